@@ -1,0 +1,15 @@
+//! Compiles `proto/` without protoc, and keeps the descriptors: reflection and the JSON mapping read them at run time.
+
+use std::path::PathBuf;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).open_files(["ligato/linux/interfaces.proto"])?;
+    std::fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
+    let mut config = tonic_prost_build::Config::new();
+    config.enable_type_names();
+    tonic_prost_build::configure().compile_fds_with_config(compiler.file_descriptor_set(), config)?;
+    Ok(())
+}

@@ -1,0 +1,2 @@
+//! The client's entry point.
+fn main() {}

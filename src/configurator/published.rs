@@ -1,0 +1,164 @@
+//! Everything that the configurator tells the outside: read by the API, the status writer and the metrics, written by passes only.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::configurator::book::Book;
+use crate::linux::KernelCounters;
+use crate::model::{InterfaceSpec, InterfaceStatus, LinkId, Timestamp};
+
+/// How many passes the history remembers.
+const HISTORY_LIMIT: usize = 1000;
+
+/// An interface that stands in the kernel, as read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Its identity in the kernel.
+    pub link: LinkId,
+    /// Inode of its namespace, for people.
+    pub inode: u64,
+    /// Name of the link.
+    pub host_if_name: Box<str>,
+    /// The wish that it fulfils.
+    pub spec: InterfaceSpec,
+}
+
+/// A namespace that wishes refer to.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct NamespaceEntry {
+    /// DEFAULT, NAMED, PID, FILE or MICROSERVICE.
+    pub kind: &'static str,
+    /// Name, number, path or label.
+    pub reference: String,
+    /// BOUND, MISSING, REFUSED or RESOLVING.
+    pub state: &'static str,
+    /// Why it is not bound, in one sentence.
+    pub message: String,
+    /// Its cookie; 0 when not bound.
+    pub cookie: u64,
+    /// Its inode; 0 when not bound.
+    pub inode: u64,
+    /// Since when it leads where it leads.
+    pub since: Timestamp,
+    /// How many wishes refer to it.
+    pub interfaces: usize,
+    /// How often another namespace took its place.
+    pub replaced: u64,
+}
+
+/// One pass that changed something or failed to.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct PassRecord {
+    /// Its number.
+    pub sequence: u64,
+    /// When it began.
+    pub started: Timestamp,
+    /// How long it took, microseconds.
+    pub elapsed_us: u64,
+    /// What woke it, as words: `store`, `namespace`, `kernel`, `retry`, `verify`, `request`.
+    pub triggers: Vec<&'static str>,
+    /// What was found different from what had been configured: `veth1: mtu 1500 -> 1400`.
+    pub drift: Vec<String>,
+    /// Its steps as the plan prints them, each with its outcome.
+    pub steps: Vec<StepRecord>,
+}
+
+/// One executed step.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct StepRecord {
+    /// The step as the plan prints it.
+    pub step: String,
+    /// `done`, `already so`, `skipped: …` or the error.
+    pub outcome: String,
+}
+
+/// Whether removals are held back, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// In one sentence.
+    pub why: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Names of what is kept though the listing does not hold it.
+    pub kept: Vec<String>,
+}
+
+/// Counters of passes; they only grow.
+#[derive(Debug, Default)]
+pub struct PassCounters {
+    /// Passes.
+    pub passes: AtomicU64,
+    /// Time spent in passes, microseconds.
+    pub pass_micros: AtomicU64,
+    /// Steps that were done.
+    pub steps_done: AtomicU64,
+    /// Steps that failed.
+    pub steps_failed: AtomicU64,
+    /// Objects found different from what had been configured, and repaired.
+    pub drift_repaired: AtomicU64,
+    /// Complete readings of a namespace.
+    pub namespace_reads: AtomicU64,
+    /// Overruns of the kernel's event queue.
+    pub overruns: AtomicU64,
+    /// Interrupted listings.
+    pub interrupted_dumps: AtomicU64,
+}
+
+/// The configurator's public face.
+#[derive(Debug, Default)]
+pub struct Published {
+    /// Statuses by the last part of the config key.
+    pub statuses: Book<InterfaceStatus>,
+    /// What stands in the kernel, by logical name.
+    pub index: Book<IndexEntry>,
+    /// Namespaces in use, by a text that is unique.
+    pub namespaces: Book<NamespaceEntry>,
+    /// Counters.
+    pub counters: PassCounters,
+    /// The kernel's counters, as of the last pass.
+    pub kernel: Mutex<KernelCounters>,
+    /// The first listing has been applied.
+    pub first_listing_applied: AtomicBool,
+    /// Revision up to which store events have been worked on by a pass.
+    pub applied_revision: watch::Sender<i64>,
+    /// HOLD, while it lasts.
+    pub hold: watch::Sender<Option<Hold>>,
+    /// Unix milliseconds of the last sign of life of the configurator's thread (for the watchdog).
+    pub heartbeat: AtomicI64,
+    history: Mutex<VecDeque<PassRecord>>,
+}
+
+impl Published {
+    /// Remembers a pass.
+    pub fn record(&self, pass: PassRecord) {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if history.len() == HISTORY_LIMIT {
+            history.pop_front();
+        }
+        history.push_back(pass);
+    }
+
+    /// The latest passes, the newest first.
+    #[must_use]
+    pub fn history(&self, limit: usize) -> Vec<PassRecord> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().take(limit).cloned().collect()
+    }
+
+    /// Adds to a counter the time a pass took.
+    pub fn count_pass(&self, elapsed: Duration) {
+        self.counters.passes.fetch_add(1, Ordering::Relaxed);
+        self.counters.pass_micros.fetch_add(u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+/// What outsiders may ask of the configurator. Calls return at once.
+pub trait Requests: Send + Sync + 'static {
+    /// Reads the kernel and the store again; with `accept_removals` also leaves HOLD.
+    fn resync(&self, accept_removals: bool);
+    /// Lets the named interface take over an unmarked pair that stands under the wished names.
+    fn adopt(&self, name: &str);
+}

@@ -1,0 +1,247 @@
+//! The kernel: one narrow trait, its real implementation on rtnetlink, and a fake that refuses what the kernel refuses.
+//!
+//! Nothing here chooses, orders or retries. Operations carry everything that they need; each is answered on its own, so that one that
+//! fails never hides or stops another.
+
+use std::fmt;
+
+use crate::model::{HostIfName, IfIndex, InterfaceAddress, LinkId, MacAddr, NetnsId, ObservedLink};
+use crate::namespace::NetnsHandle;
+
+/// One end of a veth pair to be made, complete from its first moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLink {
+    /// The namespace it is born in.
+    pub netns: NetnsId,
+    /// Its name.
+    pub name: HostIfName,
+    /// Its hardware address; `None` lets the kernel choose.
+    pub mac: Option<MacAddr>,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+}
+
+/// Changes of one link, all in one request. `None` leaves a setting alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkChange {
+    /// New name.
+    pub name: Option<HostIfName>,
+    /// New hardware address.
+    pub mac: Option<MacAddr>,
+    /// New MTU in bytes.
+    pub mtu: Option<u32>,
+    /// Up or down.
+    pub up: Option<bool>,
+    /// New link group.
+    pub group: Option<u32>,
+    /// New alias.
+    pub alias: Option<String>,
+}
+
+/// An address to be added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewAddress {
+    /// The address.
+    pub address: InterfaceAddress,
+    /// `IFA_PROTO`.
+    pub proto: u8,
+    /// Skip duplicate address detection (IPv6).
+    pub nodad: bool,
+    /// Scope, broadcast and label of an address that is put back as it was; `None` for the kernel's defaults.
+    pub restore: Option<RestoredAddress>,
+}
+
+/// Attributes of an IPv4 address that is put back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredAddress {
+    /// Its scope.
+    pub scope: u8,
+    /// Its broadcast address.
+    pub broadcast: Option<std::net::Ipv4Addr>,
+    /// Its label.
+    pub label: Option<Box<str>>,
+}
+
+/// One request to the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelOp {
+    /// Make a veth pair in place, both ends marked with `group`; `a` is up from the start where `a_up`. (The kernel refuses that for `b`.)
+    CreateVeth {
+        /// The first end.
+        a: NewLink,
+        /// The second end.
+        b: NewLink,
+        /// Link group of both.
+        group: u32,
+        /// Whether the first end is up at once.
+        a_up: bool,
+    },
+    /// Change a link.
+    SetLink {
+        /// Which.
+        link: LinkId,
+        /// What.
+        change: LinkChange,
+    },
+    /// Switch IPv6 on for one link (`net.ipv6.conf.<name>.disable_ipv6 = 0`).
+    EnableIpv6 {
+        /// Which.
+        link: LinkId,
+        /// Its name at the moment.
+        name: Box<str>,
+    },
+    /// Add an address, or renew the attributes of the one that is there.
+    AddAddress {
+        /// On which link.
+        link: LinkId,
+        /// What.
+        address: NewAddress,
+    },
+    /// Remove an address.
+    RemoveAddress {
+        /// From which link.
+        link: LinkId,
+        /// Which.
+        address: InterfaceAddress,
+    },
+    /// Delete a link (of a pair: both ends) by marking it with `doomed_group` and handing it to the reaper. Done means handed over; the end
+    /// is told by a [`LinkEvent`]. The link is read again right before: it must still be `expected_mark`ed, else `ESTALE`.
+    DeleteLink {
+        /// Which.
+        link: LinkId,
+        /// Group of links that are being deleted.
+        doomed_group: u32,
+        /// One of our marks as it was seen: the group or the alias that the link must still carry.
+        expected: ExpectedMark,
+    },
+}
+
+/// The mark that proves, right before a deletion, that the link is still ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectedMark {
+    /// Its group.
+    pub group: u32,
+    /// Its alias.
+    pub alias: Option<Box<str>>,
+}
+
+/// What a request that succeeded did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// It was done.
+    Ok,
+    /// It was so already, or what should go was gone already.
+    AlreadySo,
+    /// A pair was made; these are its ends.
+    Created {
+        /// Index of the first end.
+        a: IfIndex,
+        /// Index of the second end.
+        b: IfIndex,
+    },
+}
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelError {
+    /// The error number (positive), as in `errno.h`.
+    pub errno: i32,
+    /// The kernel's own words (extended acknowledgement), often empty.
+    pub text: String,
+    /// What was attempted, on what: `create veth a@4026532301 / b@4026532302`.
+    pub attempted: String,
+}
+
+impl KernelError {
+    /// The errno's name, as in `EEXIST`.
+    #[must_use]
+    pub fn errno_name(&self) -> String {
+        format!("{:?}", nix::errno::Errno::from_raw(self.errno))
+    }
+
+    /// Whether the errno is this one.
+    #[must_use]
+    pub fn is(&self, errno: nix::errno::Errno) -> bool {
+        self.errno == errno as i32
+    }
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.attempted, self.errno_name())?;
+        if self.text.is_empty() { Ok(()) } else { write!(f, " ({})", self.text.escape_debug()) }
+    }
+}
+
+impl std::error::Error for KernelError {}
+
+/// A whole namespace as read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetnsReading {
+    /// Its links with their addresses.
+    pub links: Vec<ObservedLink>,
+    /// False when the listing was interrupted by changes, again and again: what is missing in it may well be there.
+    pub complete: bool,
+}
+
+/// Counters of the kernel's work; they only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelCounters {
+    /// Requests that modify something (links, addresses, sysctls, deletions).
+    pub writes: u64,
+    /// Requests that read.
+    pub reads: u64,
+    /// Calls of `send`.
+    pub sends: u64,
+    /// Links moved between namespaces.
+    pub moves: u64,
+}
+
+/// The kernel as the configurator uses it. Calls block for as long as the kernel works (well under a millisecond each, by deadline 5 s).
+pub trait Kernel: Send {
+    /// Makes a namespace known. Nothing is opened yet.
+    fn attach(&mut self, netns: &NetnsHandle);
+    /// Forgets a namespace and closes everything inside of it at once.
+    fn detach(&mut self, netns: NetnsId);
+    /// Reads all links and addresses of a namespace.
+    ///
+    /// # Errors
+    /// `ENOENT`/`ESRCH`/`ESTALE` when the namespace is gone or is another one now; else what the kernel says.
+    fn read_netns(&mut self, netns: NetnsId) -> Result<NetnsReading, KernelError>;
+    /// Reads one link with its addresses; `None` when there is none of this index.
+    ///
+    /// # Errors
+    /// As [`Kernel::read_netns`].
+    fn read_link(&mut self, link: LinkId) -> Result<Option<ObservedLink>, KernelError>;
+    /// Performs all operations; the n-th answer belongs to the n-th operation. Within one namespace they run in the given order.
+    fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>>;
+    /// Closes what was not used for a while, so that it keeps no namespace alive.
+    fn close_idle(&mut self);
+    /// What was done so far.
+    fn counters(&self) -> KernelCounters;
+}
+
+/// A change that the kernel told of. A hint to look again, never a fact to merge: by the time it is read, more may have happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// A link is there with these attributes (its `addresses` are not filled in).
+    Link(NetnsId, Box<ObservedLink>),
+    /// A link is gone.
+    LinkGone(LinkId),
+    /// An address appeared or changed on a link.
+    Address(LinkId, crate::model::ObservedAddress),
+    /// An address is gone from a link.
+    AddressGone(LinkId, InterfaceAddress),
+    /// The last holder of a namespace has let go of it: it does not exist any more.
+    NetnsGone(NetnsId),
+    /// Events were lost in this namespace, or in all of them: look at everything again.
+    Lost(Option<NetnsId>),
+    /// The reaper gave up on a link.
+    ReapFailed(LinkId, KernelError),
+}
+
+/// Takes the kernel's events. Implemented by the configurator's inbox.
+pub trait LinkSink: Send + Sync + 'static {
+    /// Hands over one event; never waits.
+    fn link_event(&self, event: LinkEvent);
+}

@@ -1,0 +1,30 @@
+//! The vocabulary of the product as values: names, references, wishes, what the kernel shows, states.
+//!
+//! Pure: no I/O, no clock, no async. Everything else depends on this module and it depends on nothing of ours, so a
+//! value that exists here is a legal one: the constructors refuse the rest.
+
+pub mod address;
+pub mod interface;
+pub mod key;
+pub mod label;
+pub mod mac;
+pub mod name;
+pub mod netns;
+pub mod observed;
+pub mod owner;
+pub mod state;
+pub mod status;
+pub mod time;
+
+pub use address::InterfaceAddress;
+pub use interface::{InterfaceKind, InterfaceSpec, TapMode, TapSpec};
+pub use key::ConfigKey;
+pub use label::AgentLabel;
+pub use mac::MacAddr;
+pub use name::{HostIfName, InterfaceName};
+pub use netns::{NetnsId, NetnsRef, NetnsSlot};
+pub use observed::{IfIndex, LinkId, LinkKind, ObservedAddress, ObservedLink, OperState, PeerLink};
+pub use owner::{MarkKind, Owner};
+pub use state::{FieldError, Reason, State};
+pub use status::{InterfaceStatus, NamespaceStatus};
+pub use time::Timestamp;

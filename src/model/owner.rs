@@ -1,0 +1,167 @@
+//! How a link says whose it is. Rendered and parsed here only.
+//!
+//! Every link that we make carries a group from its first moment (an alias in a creating request is silently ignored by the kernel), and an
+//! alias right after. What carries none of the marks is never changed or removed.
+
+use crate::model::{AgentLabel, InterfaceName, ObservedLink};
+
+const ALIAS_WORD: &str = "vnf-agent";
+const OWNED: u32 = 0x5600_0000;
+const DOOMED: u32 = 0x5700_0000;
+
+/// `IFA_PROTO` of addresses that we add: only those are ours to remove.
+pub const ADDRESS_PROTO: u8 = 118;
+
+/// Which kind of object a mark stands on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum MarkKind {
+    /// An end of a veth pair that we made.
+    Veth,
+    /// A TAP that we made.
+    Tap,
+    /// Someone else's TAP that we moved: only ever given back, never deleted.
+    AutoTap,
+}
+
+impl MarkKind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Veth => "veth",
+            Self::Tap => "tap",
+            Self::AutoTap => "autotap",
+        }
+    }
+}
+
+/// What a link's marks say, seen by one agent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// Not ours: no mark, or another agent's.
+    Foreign,
+    /// Ours, made a moment ago: the group is there, the alias not yet.
+    Unnamed,
+    /// Ours, with its logical name.
+    Named(MarkKind, InterfaceName),
+    /// Ours and on its way out, whatever its alias says.
+    Doomed(Option<(MarkKind, InterfaceName)>),
+}
+
+/// One agent as an owner of links.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    label: AgentLabel,
+    hash: u32,
+    alias_prefix: String,
+}
+
+impl Owner {
+    /// The owner with this label.
+    #[must_use]
+    pub fn new(label: AgentLabel) -> Self {
+        let hash = fnv1a_32(label.as_str().as_bytes()) & 0x00ff_ffff;
+        let alias_prefix = format!("{ALIAS_WORD}:{label}:");
+        Self { label, hash, alias_prefix }
+    }
+
+    /// The label.
+    #[must_use]
+    pub fn label(&self) -> &AgentLabel {
+        &self.label
+    }
+
+    /// Link group of everything that we make.
+    #[must_use]
+    pub fn group(&self) -> u32 {
+        OWNED | self.hash
+    }
+
+    /// Link group of what is being deleted; the only one ever deleted by group.
+    #[must_use]
+    pub fn doomed_group(&self) -> u32 {
+        DOOMED | self.hash
+    }
+
+    /// The alias of a link that we made.
+    #[must_use]
+    pub fn alias(&self, kind: MarkKind, name: &InterfaceName) -> String {
+        format!("{}{}:{name}", self.alias_prefix, kind.word())
+    }
+
+    /// Reads the marks of a link.
+    #[must_use]
+    pub fn mark(&self, link: &ObservedLink) -> Mark {
+        let named = link.alias.as_deref().and_then(|alias| self.parse_alias(alias));
+        let others =
+            link.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS_WORD) && a[ALIAS_WORD.len()..].starts_with(':')) && named.is_none();
+        if others {
+            // Another agent's alias; two labels may share a group (24 bits).
+            Mark::Foreign
+        } else if link.group == self.doomed_group() {
+            Mark::Doomed(named)
+        } else if let Some((kind, name)) = named {
+            Mark::Named(kind, name)
+        } else if link.group == self.group() {
+            Mark::Unnamed
+        } else {
+            Mark::Foreign
+        }
+    }
+
+    fn parse_alias(&self, alias: &str) -> Option<(MarkKind, InterfaceName)> {
+        let (kind, name) = alias.strip_prefix(&self.alias_prefix)?.split_once(':')?;
+        let (kind, name) = match kind {
+            "veth" => (MarkKind::Veth, name),
+            "tap" => (MarkKind::Tap, name),
+            // The temporary name holds no colon (no link name does), so it is what follows the last one.
+            "autotap" => (MarkKind::AutoTap, name.rsplit_once(':')?.0),
+            _ => return None,
+        };
+        Some((kind, InterfaceName::new(name).ok()?))
+    }
+}
+
+/// FNV-1a, 32 bits (draft-eastlake-fnv).
+fn fnv1a_32(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{IfIndex, LinkKind};
+
+    fn owner(label: &str) -> Owner {
+        Owner::new(AgentLabel::new(label).unwrap())
+    }
+
+    fn link(group: u32, alias: Option<&str>) -> ObservedLink {
+        ObservedLink { group, alias: alias.map(Into::into), ..ObservedLink::bare(IfIndex::new(7).unwrap(), "x", LinkKind::Veth) }
+    }
+
+    #[test]
+    fn known_hash() {
+        // Reference vectors of the FNV draft.
+        assert_eq!(fnv1a_32(b""), 0x811c_9dc5);
+        assert_eq!(fnv1a_32(b"foobar"), 0xbf9c_f968);
+        assert_eq!(owner("foobar").group(), 0x569c_f968);
+        assert_eq!(owner("foobar").doomed_group(), 0x579c_f968);
+    }
+
+    #[test]
+    fn marks() {
+        let o = owner("vpp1");
+        let name = InterfaceName::new("a:b c").unwrap();
+        let alias = o.alias(MarkKind::Veth, &name);
+        assert_eq!(alias, "vnf-agent:vpp1:veth:a:b c");
+        assert_eq!(o.mark(&link(0, None)), Mark::Foreign);
+        assert_eq!(o.mark(&link(0, Some(&alias))), Mark::Named(MarkKind::Veth, name.clone()));
+        assert_eq!(o.mark(&link(o.group(), None)), Mark::Unnamed);
+        assert_eq!(o.mark(&link(o.group(), Some("a user's words"))), Mark::Unnamed);
+        assert_eq!(o.mark(&link(o.doomed_group(), Some(&alias))), Mark::Doomed(Some((MarkKind::Veth, name))));
+        // Another agent's link stays foreign even where the groups collide.
+        assert_eq!(o.mark(&link(o.group(), Some("vnf-agent:vpp10:veth:x"))), Mark::Foreign);
+        assert_eq!(owner("vpp10").mark(&link(0, Some("vnf-agent:vpp1:veth:x"))), Mark::Foreign);
+        let tap = o.mark(&link(0, Some("vnf-agent:vpp1:autotap:t:1:tmp0")));
+        assert_eq!(tap, Mark::Named(MarkKind::AutoTap, InterfaceName::new("t:1").unwrap()));
+    }
+}
