@@ -1,4 +1,185 @@
 //! The single locked configurator: desired and observed state, a pure plan, a batched apply, a read-back, statuses.
+//!
+//! One pass at a time: `intake` turns what came in into dirty objects, `work` plans, applies and reads back until the plan is empty, `report` says per
+//! object how it stands. Nothing in here waits for the store, for a container runtime or for OVSDB; the lock is held for kernel work only.
 
+pub mod apply;
 pub mod book;
+pub mod desired;
+pub mod inbox;
+mod intake;
+mod listing;
+pub mod memory;
+pub mod observed;
+pub mod places;
+pub mod plan;
 pub mod published;
+mod report;
+pub mod retry;
+pub mod status;
+pub mod task;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::configurator::desired::{Desired, Key};
+use crate::configurator::inbox::Batch;
+use crate::configurator::memory::{HoldState, Memory};
+use crate::configurator::observed::Observed;
+use crate::configurator::places::Places;
+use crate::configurator::plan::{InSync, Settings, World};
+use crate::configurator::published::Published;
+use crate::configurator::retry::Retries;
+use crate::linux::Kernel;
+use crate::model::{LinkId, NetnsId, Owner, Timestamp};
+use crate::namespace::NetnsTracker;
+use crate::store::{StoreIdentity, Versioned};
+
+/// How often every namespace in use is read in full, give or take a fifth.
+pub const VERIFY_EVERY: Duration = Duration::from_secs(30);
+
+/// A moment, on both clocks: the monotonic one decides, the wall clock is for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Monotonic.
+    pub instant: Instant,
+    /// Wall clock.
+    pub wall: Timestamp,
+}
+
+/// What the configurator works with.
+pub struct Parts {
+    /// Whose marks count.
+    pub owner: Owner,
+    /// How wishes are fulfilled.
+    pub settings: Settings,
+    /// Whether missing named namespaces are made.
+    pub create_named: bool,
+    /// Whether unmarked pairs may be adopted on the very first start.
+    pub adopt_on_first_start: bool,
+    /// The kernel.
+    pub kernel: Box<dyn Kernel>,
+    /// Who resolves references.
+    pub tracker: Arc<dyn NetnsTracker>,
+    /// What must survive a restart.
+    pub memory: Box<dyn Memory>,
+    /// Where everything is said.
+    pub published: Arc<Published>,
+}
+
+/// The configurator. One lock around it is the product's only lock over kernel work.
+pub struct Configurator {
+    parts: Parts,
+    desired: Desired,
+    places: Places,
+    observed: Observed,
+    retries: Retries,
+    /// The listing that is coming in.
+    staging: Option<BTreeMap<String, Versioned>>,
+    /// The latest complete listing, or the events after it.
+    listed: Option<StoreIdentity>,
+    search_done: bool,
+    in_sync: Option<InSync>,
+    hold: HoldState,
+    /// Namespaces that the kernel part knows.
+    attached: BTreeSet<NetnsId>,
+    /// When each of them is read in full again.
+    verify: BTreeSet<(Instant, NetnsId)>,
+    verify_at: HashMap<NetnsId, Instant>,
+    /// Events were lost: everything is read again at this moment.
+    reread_all: Option<Instant>,
+    last_reread: Option<Instant>,
+    /// Wishes that the kernel fulfilled, by the revision of the value.
+    fulfilled: HashMap<Key, i64>,
+    todo: Todo,
+}
+
+/// What the next rounds have to look at.
+#[derive(Debug, Default)]
+struct Todo {
+    /// Objects to be planned.
+    dirty: BTreeSet<Key>,
+    /// Those of them about which a wish or a namespace changed (the rest: only the kernel did).
+    by_wish: BTreeSet<Key>,
+    /// Links to be read.
+    links: BTreeSet<LinkId>,
+    /// Namespaces to be read in full.
+    netns: BTreeSet<NetnsId>,
+    /// Namespaces that may have become useless.
+    release: BTreeSet<NetnsId>,
+    /// What woke the pass.
+    triggers: BTreeSet<&'static str>,
+    /// The namespaces in use changed.
+    netns_changed: bool,
+}
+
+impl Configurator {
+    /// A configurator that knows nothing yet. It changes nothing before the first complete listing and the search of the host's namespaces.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let observed = Observed::new(parts.owner.clone());
+        Self {
+            parts,
+            desired: Desired::default(),
+            places: Places::default(),
+            observed,
+            retries: Retries::default(),
+            staging: None,
+            listed: None,
+            search_done: false,
+            in_sync: None,
+            hold: None,
+            attached: BTreeSet::new(),
+            verify: BTreeSet::new(),
+            verify_at: HashMap::new(),
+            reread_all: None,
+            last_reread: None,
+            fulfilled: HashMap::new(),
+            todo: Todo::default(),
+        }
+    }
+
+    /// One pass over everything that came in; returns when the next one is due by itself.
+    pub fn pass(&mut self, batch: Batch, now: Now) -> Instant {
+        let clock = Instant::now();
+        self.take_in(batch, now);
+        self.look(now);
+        if self.hold.is_some() && self.in_sync.is_some() && self.todo.triggers.contains("store") {
+            self.review_hold();
+        }
+        if let Some(proof) = self.synchronised() {
+            let work = self.work(proof, now);
+            self.report(work, now, clock);
+        }
+        self.release();
+        self.tell_progress(now);
+        self.parts.published.count_pass(clock.elapsed());
+        self.next_due(now)
+    }
+
+    /// The proof that planning needs, as soon as it can be had.
+    fn synchronised(&mut self) -> Option<InSync> {
+        if self.in_sync.is_none() && self.search_done && self.listed.is_some() {
+            self.in_sync = Some(InSync::after_first_listing_and_search());
+            self.judge_first_listing();
+        }
+        self.in_sync
+    }
+
+    fn world(&self) -> World<'_> {
+        World {
+            owner: &self.parts.owner,
+            desired: &self.desired,
+            places: &self.places,
+            observed: &self.observed,
+            settings: Settings { hold: self.hold.is_some(), ..self.parts.settings },
+        }
+    }
+
+    fn next_due(&self, now: Now) -> Instant {
+        let candidates = [self.retries.next(), self.verify.first().map(|(at, _)| *at), self.reread_all];
+        candidates.into_iter().flatten().min().unwrap_or(now.instant + VERIFY_EVERY)
+    }
+}

@@ -1,0 +1,126 @@
+//! Executes plans. Decides nothing: it sorts steps into waves by what they wait for, hands each wave to the kernel as one batch, and maps the
+//! answers back.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::configurator::plan::{Action, End, Plan, Step, StepId, Target};
+use crate::linux::{Done, Kernel, KernelError, KernelOp};
+use crate::model::LinkId;
+
+/// What became of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Done; or it was so already.
+    Done(Done),
+    /// Not tried, since this step before it had failed.
+    Skipped(StepId),
+    /// Refused.
+    Failed(KernelError),
+}
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Per step.
+    pub outcomes: Vec<Outcome>,
+    /// Every link that was worked on, also in vain: to be read back.
+    pub touched: BTreeSet<LinkId>,
+}
+
+/// Executes a plan.
+pub fn apply(kernel: &mut dyn Kernel, plan: &Plan) -> Applied {
+    let mut run = Run { plan, outcomes: vec![None; plan.steps.len()], made: HashMap::new(), touched: BTreeSet::new() };
+    for wave in waves(plan) {
+        run.execute(kernel, &wave);
+    }
+    // A step that waits for itself or a later one is in no wave; `check` refuses such a plan.
+    let outcomes = run.outcomes.into_iter().enumerate().map(|(id, o)| o.unwrap_or(Outcome::Skipped(id))).collect();
+    Applied { outcomes, touched: run.touched }
+}
+
+/// Steps by how many others must have ended before: all of one wave go in one batch, in the order of the plan.
+fn waves(plan: &Plan) -> Vec<Vec<StepId>> {
+    let mut levels: Vec<usize> = Vec::with_capacity(plan.steps.len());
+    let mut waves: Vec<Vec<StepId>> = Vec::new();
+    for (id, step) in plan.steps.iter().enumerate() {
+        let level = step.after.iter().filter_map(|earlier| levels.get(*earlier)).max().map_or(0, |level| level + 1);
+        levels.push(level);
+        if waves.len() <= level {
+            waves.resize_with(level + 1, Vec::new);
+        }
+        waves[level].push(id);
+    }
+    waves
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    outcomes: Vec<Option<Outcome>>,
+    /// Ends of the pairs made so far, by the step that made them.
+    made: HashMap<StepId, (LinkId, LinkId)>,
+    touched: BTreeSet<LinkId>,
+}
+
+impl Run<'_> {
+    fn execute(&mut self, kernel: &mut dyn Kernel, wave: &[StepId]) {
+        let (mut ops, mut ids) = (Vec::with_capacity(wave.len()), Vec::with_capacity(wave.len()));
+        for id in wave {
+            match self.request(&self.plan.steps[*id]) {
+                Ok(op) => {
+                    self.touched.extend(link_of(&op));
+                    ops.push(op);
+                    ids.push(*id);
+                }
+                Err(because) => self.outcomes[*id] = Some(Outcome::Skipped(because)),
+            }
+        }
+        if ops.is_empty() {
+            return;
+        }
+        for (id, answer) in ids.into_iter().zip(kernel.execute(&ops)) {
+            if let (Ok(Done::Created { a: index_a, b: index_b }), Action::CreateVeth { a, b, .. }) = (&answer, &self.plan.steps[id].action)
+            {
+                let ends = (LinkId { netns: a.netns, ifindex: *index_a }, LinkId { netns: b.netns, ifindex: *index_b });
+                self.touched.extend([ends.0, ends.1]);
+                self.made.insert(id, ends);
+            }
+            self.outcomes[id] = Some(answer.map_or_else(Outcome::Failed, Outcome::Done));
+        }
+    }
+
+    /// The request of a step whose predecessors are all decided; `Err` names the one that failed.
+    fn request(&self, step: &Step) -> Result<KernelOp, StepId> {
+        let failed = |id: &&StepId| !matches!(self.outcomes[**id], Some(Outcome::Done(_)));
+        if let Some(because) = step.after.iter().find(failed) {
+            return Err(*because);
+        }
+        Ok(match &step.action {
+            Action::CreateVeth { a, b, group, a_up, .. } => KernelOp::CreateVeth { a: a.clone(), b: b.clone(), group: *group, a_up: *a_up },
+            Action::SetLink(target, change) => KernelOp::SetLink { link: self.link(*target)?, change: change.clone() },
+            Action::EnableIpv6(target, name) => KernelOp::EnableIpv6 { link: self.link(*target)?, name: name.clone() },
+            Action::AddAddress(target, address) => KernelOp::AddAddress { link: self.link(*target)?, address: address.clone() },
+            Action::RemoveAddress(target, address) => KernelOp::RemoveAddress { link: self.link(*target)?, address: *address },
+            Action::DeleteLink { link, mark, doomed_group } => {
+                KernelOp::DeleteLink { link: *link, doomed_group: *doomed_group, expected: mark.clone() }
+            }
+        })
+    }
+
+    fn link(&self, target: Target) -> Result<LinkId, StepId> {
+        match target {
+            Target::Existing(link) => Ok(link),
+            Target::Created(step, end) => self.made.get(&step).map(|(a, b)| if end == End::A { *a } else { *b }).ok_or(step),
+        }
+    }
+}
+
+fn link_of(op: &KernelOp) -> Option<LinkId> {
+    match op {
+        KernelOp::CreateVeth { .. } => None,
+        KernelOp::SetLink { link, .. }
+        | KernelOp::EnableIpv6 { link, .. }
+        | KernelOp::AddAddress { link, .. }
+        | KernelOp::RemoveAddress { link, .. }
+        | KernelOp::DeleteLink { link, .. } => Some(*link),
+    }
+}

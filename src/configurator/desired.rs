@@ -1,0 +1,169 @@
+//! What users want: every interface key with its decoded value, and who is related to whom.
+//!
+//! Pure. Indexes answer in the time of what they return, so that one change costs the same with ten keys as with ten thousand.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::model::decode::{Decoded, Outline};
+use crate::model::{FieldError, HostIfName, InterfaceSpec, NetnsSlot};
+
+/// Last part of an interface's config key, verbatim. For a valid wish it is the logical name.
+pub type Key = Arc<str>;
+
+/// One key and what its value says.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// Last part of its key.
+    pub key: Key,
+    /// Revision at which the key came into being.
+    pub create_revision: i64,
+    /// Revision of its last write.
+    pub mod_revision: i64,
+    /// The valid wish, or everything that is wrong with it.
+    pub spec: Result<Arc<InterfaceSpec>, Arc<Vec<FieldError>>>,
+    /// What is odd about the value.
+    pub warnings: Vec<String>,
+    /// What could be read even of an invalid value.
+    pub outline: Outline,
+    /// Not in the store's listing any more, but kept because removals are held back.
+    pub kept: bool,
+    /// May take over an unmarked pair that stands under the wished names.
+    pub adoptable: bool,
+}
+
+impl Wish {
+    /// A wish as decoded from a value of these revisions.
+    #[must_use]
+    pub fn new(key: Key, decoded: Decoded, create_revision: i64, mod_revision: i64) -> Self {
+        let spec = decoded.spec.map(Arc::new).map_err(Arc::new);
+        let (warnings, outline) = (decoded.warnings, decoded.outline);
+        Self { key, create_revision, mod_revision, spec, warnings, outline, kept: false, adoptable: false }
+    }
+
+    /// The namespace slot that it needs; `None` for an invalid wish.
+    #[must_use]
+    pub fn slot(&self) -> Option<NetnsSlot> {
+        self.spec.as_ref().ok().map(|spec| NetnsSlot::new(spec.netns.clone(), self.mod_revision))
+    }
+
+    /// The logical name of the other end that it names.
+    #[must_use]
+    pub fn peer(&self) -> Option<&str> {
+        self.spec.as_ref().ok().and_then(|spec| spec.peer()).map(|name| name.as_str())
+    }
+}
+
+/// All wishes, indexed.
+#[derive(Debug, Default)]
+pub struct Desired {
+    wishes: BTreeMap<Key, Wish>,
+    by_slot: HashMap<NetnsSlot, BTreeSet<Key>>,
+    by_peer: HashMap<Box<str>, BTreeSet<Key>>,
+    by_place: HashMap<(NetnsSlot, HostIfName), BTreeSet<Key>>,
+    by_ip: HashMap<(NetnsSlot, IpAddr), BTreeSet<Key>>,
+}
+
+impl Desired {
+    /// Sets a wish; the one that was there before is returned.
+    pub fn put(&mut self, wish: Wish) -> Option<Wish> {
+        let before = self.remove(&wish.key.clone());
+        self.index(&wish, |set, key| {
+            set.insert(key);
+        });
+        self.wishes.insert(wish.key.clone(), wish);
+        before
+    }
+
+    /// Removes a wish.
+    pub fn remove(&mut self, key: &str) -> Option<Wish> {
+        let wish = self.wishes.remove(key)?;
+        self.index(&wish, |set, key| {
+            set.remove(&key);
+        });
+        if let (Some(slot), Ok(spec)) = (wish.slot(), &wish.spec) {
+            drop_empty(&mut self.by_place, &(slot.clone(), spec.host_if_name.clone()));
+            for address in &spec.addresses {
+                drop_empty(&mut self.by_ip, &(slot.clone(), address.ip()));
+            }
+            drop_empty(&mut self.by_slot, &slot);
+        }
+        if let Some(peer) = wish.peer() {
+            drop_empty(&mut self.by_peer, &Box::from(peer));
+        }
+        Some(wish)
+    }
+
+    fn index(&mut self, wish: &Wish, mut change: impl FnMut(&mut BTreeSet<Key>, Key)) {
+        let (Some(slot), Ok(spec)) = (wish.slot(), &wish.spec) else { return };
+        change(self.by_place.entry((slot.clone(), spec.host_if_name.clone())).or_default(), wish.key.clone());
+        for address in &spec.addresses {
+            change(self.by_ip.entry((slot.clone(), address.ip())).or_default(), wish.key.clone());
+        }
+        change(self.by_slot.entry(slot).or_default(), wish.key.clone());
+        if let Some(peer) = spec.peer() {
+            change(self.by_peer.entry(peer.as_str().into()).or_default(), wish.key.clone());
+        }
+    }
+
+    /// One wish.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Wish> {
+        self.wishes.get(key)
+    }
+
+    /// One wish, to change its flags.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Wish> {
+        self.wishes.get_mut(key)
+    }
+
+    /// All wishes in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = &Wish> {
+        self.wishes.values()
+    }
+
+    /// The number of wishes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.wishes.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.wishes.is_empty()
+    }
+
+    /// Wishes that need this namespace slot.
+    pub fn at_slot(&self, slot: &NetnsSlot) -> impl Iterator<Item = &Key> {
+        self.by_slot.get(slot).into_iter().flatten()
+    }
+
+    /// How many wishes need this slot.
+    #[must_use]
+    pub fn slot_users(&self, slot: &NetnsSlot) -> usize {
+        self.by_slot.get(slot).map_or(0, BTreeSet::len)
+    }
+
+    /// Wishes that name this one as their other end.
+    pub fn naming(&self, key: &str) -> impl Iterator<Item = &Key> {
+        self.by_peer.get(key).into_iter().flatten()
+    }
+
+    /// Wishes for this link name in this slot.
+    pub fn claims(&self, slot: &NetnsSlot, name: &HostIfName) -> impl Iterator<Item = &Key> {
+        self.by_place.get(&(slot.clone(), name.clone())).into_iter().flatten()
+    }
+
+    /// Wishes for this address in this slot.
+    pub fn with_ip(&self, slot: &NetnsSlot, ip: IpAddr) -> impl Iterator<Item = &Key> {
+        self.by_ip.get(&(slot.clone(), ip)).into_iter().flatten()
+    }
+}
+
+fn drop_empty<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, key: &K) {
+    if map.get(key).is_some_and(BTreeSet::is_empty) {
+        map.remove(key);
+    }
+}

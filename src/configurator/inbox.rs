@@ -1,0 +1,199 @@
+//! The way in: everything that happens outside is put here and taken by the next pass, all at once.
+//!
+//! Level-triggered: entries only say what to look at. The kernel's events are kept in order but merged while they wait; store events wait for room when
+//! the configurator is far behind, so that memory stays bounded.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use crate::configurator::published::Requests;
+use crate::linux::{LinkEvent, LinkSink};
+use crate::namespace::{NetnsEvent, NetnsSink};
+use crate::store::{StoreEvent, StoreSink};
+
+/// Store events that may wait before a source is held up.
+const STORE_LIMIT: usize = 16_384;
+/// Kernel events that may wait before they are replaced by "look at everything".
+const LINK_LIMIT: usize = 65_536;
+
+/// What has come in since the last pass.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Events of the store, in order.
+    pub store: Vec<StoreEvent>,
+    /// Events of the namespace trackers, in order.
+    pub netns: Vec<NetnsEvent>,
+    /// Events of the kernel, in order.
+    pub links: VecDeque<LinkEvent>,
+    /// Somebody wants everything read again; with true, also that removals are accepted.
+    pub resync: Option<bool>,
+    /// Interfaces that may adopt.
+    pub adopt: BTreeSet<String>,
+    /// The agent stops.
+    pub stop: bool,
+}
+
+impl Batch {
+    /// Whether nothing came in.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.store.is_empty()
+            && self.netns.is_empty()
+            && self.links.is_empty()
+            && self.resync.is_none()
+            && self.adopt.is_empty()
+            && !self.stop
+    }
+}
+
+/// The shared end of the inbox.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    waiting: Mutex<Batch>,
+    filled: Condvar,
+    room: Notify,
+}
+
+impl Inbox {
+    /// An empty inbox.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Batch> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Batch)) {
+        change(&mut self.lock());
+        self.filled.notify_one();
+    }
+
+    /// Ends the loop that takes from this inbox, after the step in hand.
+    pub fn stop(&self) {
+        self.change(|batch| batch.stop = true);
+    }
+
+    /// Takes everything; waits for something to come in, or until `deadline`.
+    #[must_use]
+    pub fn take(&self, deadline: Instant) -> Batch {
+        let mut waiting = self.lock();
+        while waiting.is_empty() {
+            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { break };
+            waiting = self.filled.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let batch = std::mem::take(&mut *waiting);
+        drop(waiting);
+        self.room.notify_waiters();
+        batch
+    }
+}
+
+impl StoreSink for Inbox {
+    fn deliver(&self, events: Vec<StoreEvent>) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(async move {
+            loop {
+                // Registered before the look, so that room made in between is not missed.
+                let room = self.room.notified();
+                {
+                    let mut waiting = self.lock();
+                    if waiting.store.len() < STORE_LIMIT {
+                        waiting.store.extend(events);
+                        break;
+                    }
+                }
+                room.await;
+            }
+            self.filled.notify_one();
+        })
+    }
+}
+
+impl NetnsSink for Inbox {
+    fn netns_event(&self, event: NetnsEvent) {
+        self.change(|batch| batch.netns.push(event));
+    }
+}
+
+impl LinkSink for Inbox {
+    fn link_event(&self, event: LinkEvent) {
+        self.change(|batch| {
+            if batch.links.len() >= LINK_LIMIT {
+                // What must not be lost is kept: ends of namespaces and failed removals. The rest is found by looking.
+                batch.links.retain(|e| matches!(e, LinkEvent::NetnsGone(_) | LinkEvent::ReapFailed(..)));
+                batch.links.push_back(LinkEvent::Lost(None));
+            }
+            batch.links.push_back(event);
+        });
+    }
+}
+
+impl Requests for Inbox {
+    fn resync(&self, accept_removals: bool) {
+        self.change(|batch| batch.resync = Some(batch.resync.unwrap_or(false) || accept_removals));
+    }
+
+    fn adopt(&self, name: &str) {
+        self.change(|batch| {
+            batch.adopt.insert(name.to_owned());
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{IfIndex, LinkId, NetnsId};
+    use std::time::Duration;
+
+    fn gone(n: u32) -> LinkEvent {
+        LinkEvent::LinkGone(LinkId { netns: NetnsId::new(1).unwrap(), ifindex: IfIndex::new(n).unwrap() })
+    }
+
+    #[test]
+    fn everything_comes_out_in_order_and_once() {
+        let inbox = Inbox::new();
+        inbox.link_event(gone(1));
+        inbox.link_event(gone(2));
+        inbox.resync(true);
+        inbox.resync(false);
+        let batch = inbox.take(Instant::now());
+        assert_eq!(batch.links, [gone(1), gone(2)]);
+        assert_eq!(batch.resync, Some(true));
+        assert!(inbox.take(Instant::now()).is_empty());
+    }
+
+    #[test]
+    fn a_flood_becomes_look_at_everything_and_loses_no_end() {
+        let inbox = Inbox::new();
+        let end = LinkEvent::NetnsGone(NetnsId::new(9).unwrap());
+        inbox.link_event(end.clone());
+        for n in 0..=u32::try_from(LINK_LIMIT).unwrap() {
+            inbox.link_event(gone(n + 1));
+        }
+        let batch = inbox.take(Instant::now());
+        assert!(batch.links.len() < 10);
+        assert!(batch.links.contains(&end) && batch.links.contains(&LinkEvent::Lost(None)));
+    }
+
+    #[tokio::test]
+    async fn a_source_waits_for_room() {
+        let inbox = Inbox::new();
+        inbox.deliver(vec![StoreEvent::Init; STORE_LIMIT]).await;
+        let second = tokio::spawn({
+            let inbox = inbox.clone();
+            async move { inbox.deliver(vec![StoreEvent::Delete("x".into(), 1)]).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!second.is_finished());
+        assert_eq!(inbox.take(Instant::now()).store.len(), STORE_LIMIT);
+        second.await.unwrap();
+        assert_eq!(inbox.take(Instant::now() + Duration::from_secs(5)).store.len(), 1);
+    }
+}

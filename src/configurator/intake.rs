@@ -1,0 +1,304 @@
+//! From what came in to what must be looked at, and the look itself.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::desired::Key;
+use super::inbox::Batch;
+use super::observed::Changed;
+use super::plan::LEFTOVERS;
+use super::{Configurator, Now, VERIFY_EVERY};
+use crate::linux::{KernelError, LinkEvent};
+use crate::model::owner::Mark;
+use crate::model::{HostIfName, LinkId, NetnsId};
+use crate::namespace::{NetnsEvent, NetnsHandle};
+
+/// Shortest time between two full readings that lost events cause.
+const REREAD_PAUSE: Duration = Duration::from_millis(500);
+/// So many links of one namespace are read one by one; more, and a listing is cheaper.
+const READ_SINGLY: usize = 16;
+
+impl Configurator {
+    /// Takes everything that came in.
+    pub(super) fn take_in(&mut self, batch: Batch, now: Now) {
+        let triggers = &mut self.todo.triggers;
+        triggers.extend((!batch.store.is_empty()).then_some("store"));
+        triggers.extend((!batch.netns.is_empty()).then_some("namespace"));
+        triggers.extend((!batch.links.is_empty()).then_some("kernel"));
+        for event in batch.store {
+            self.take_store_event(event, now);
+        }
+        for event in batch.netns {
+            self.take_netns_event(event, now);
+        }
+        for event in batch.links {
+            self.take_link_event(event, now);
+        }
+        if let Some(accept) = batch.resync {
+            self.todo.triggers.insert("request");
+            self.reread_all = Some(now.instant);
+            self.parts.tracker.recheck();
+            self.todo.dirty.extend(self.desired.iter().map(|wish| wish.key.clone()));
+            if accept {
+                self.accept_removals(now);
+            }
+        }
+        for name in batch.adopt {
+            self.todo.triggers.insert("request");
+            self.allow_adoption(&name);
+        }
+        for key in self.retries.due(now.instant) {
+            self.todo.triggers.insert("retry");
+            self.todo.dirty.insert(key);
+        }
+        self.take_due_readings(now);
+    }
+
+    fn take_due_readings(&mut self, now: Now) {
+        if self.reread_all.is_some_and(|at| at <= now.instant) {
+            self.reread_all = None;
+            self.last_reread = Some(now.instant);
+            self.todo.netns.extend(self.attached.iter().copied());
+        }
+        // One namespace at a time, so that a periodic look never holds up a change for long.
+        if let Some((_, id)) = self.verify.first().copied().filter(|(at, _)| *at <= now.instant) {
+            self.unschedule(id);
+            self.todo.triggers.insert("verify");
+            self.todo.netns.insert(id);
+        }
+    }
+
+    fn allow_adoption(&mut self, name: &str) {
+        let peer = self.desired.get(name).and_then(|wish| wish.peer()).map(str::to_owned);
+        for key in [Some(name.to_owned()), peer].into_iter().flatten() {
+            if let Some(wish) = self.desired.get_mut(&key) {
+                wish.adoptable = true;
+                let key = wish.key.clone();
+                self.todo.dirty.insert(key);
+            }
+        }
+    }
+
+    fn take_netns_event(&mut self, event: NetnsEvent, now: Now) {
+        match &event {
+            NetnsEvent::SearchDone => self.search_done = true,
+            NetnsEvent::Found { netns, .. } => {
+                self.attach(netns);
+                self.todo.release.insert(netns.id);
+            }
+            NetnsEvent::Bound { slot, .. } | NetnsEvent::Unbound { slot, .. } | NetnsEvent::Refused { slot, .. } => {
+                let slot = slot.clone();
+                let moved = self.places.resolve(&event, now.wall);
+                if !moved.changed {
+                    return;
+                }
+                if let (NetnsEvent::Bound { netns, .. }, Some(_)) = (&event, moved.entered) {
+                    self.attach(netns);
+                }
+                // Nobody leads there any more: its owner took it away. A descriptor of ours must not keep it alive.
+                if let Some(left) = moved.left {
+                    self.forget(left);
+                }
+                let keys: Vec<Key> = self.desired.at_slot(&slot).cloned().collect();
+                for key in keys {
+                    self.touch_relations(&key);
+                }
+                self.todo.netns_changed = true;
+            }
+        }
+    }
+
+    fn attach(&mut self, netns: &NetnsHandle) {
+        self.parts.kernel.attach(netns);
+        if self.attached.insert(netns.id) {
+            self.todo.netns.insert(netns.id);
+        }
+    }
+
+    /// Drops all knowledge of a namespace, and whatever is open in it.
+    pub(super) fn forget(&mut self, id: NetnsId) {
+        self.parts.kernel.detach(id);
+        self.attached.remove(&id);
+        self.unschedule(id);
+        self.todo.netns.remove(&id);
+        self.todo.links.retain(|link| link.netns != id);
+        let changes = self.observed.forget(id);
+        self.touch_changed(changes);
+    }
+
+    fn take_link_event(&mut self, event: LinkEvent, now: Now) {
+        match event {
+            LinkEvent::Link(netns, link) => {
+                let id = LinkId { netns, ifindex: link.ifindex };
+                let known = self.observed.get(id).is_some_and(|seen| {
+                    let addresses = seen.link.addresses.clone();
+                    crate::model::ObservedLink { addresses, ..*link } == seen.link
+                });
+                if !known && self.observed.knows(netns) {
+                    self.todo.links.insert(id);
+                }
+            }
+            LinkEvent::LinkGone(id) => {
+                if self.observed.get(id).is_some() {
+                    self.todo.links.insert(id);
+                }
+            }
+            LinkEvent::Address(id, address) => {
+                if self.observed.get(id).is_some_and(|seen| !seen.link.addresses.contains(&address)) {
+                    self.todo.links.insert(id);
+                }
+            }
+            LinkEvent::AddressGone(id, address) => {
+                if self.observed.get(id).is_some_and(|seen| seen.link.addresses.iter().any(|have| have.address == address)) {
+                    self.todo.links.insert(id);
+                }
+            }
+            LinkEvent::NetnsGone(id) => {
+                if self.attached.contains(&id) {
+                    self.forget(id);
+                    self.parts.tracker.recheck();
+                }
+            }
+            LinkEvent::Lost(Some(id)) => {
+                if self.attached.contains(&id) {
+                    self.todo.netns.insert(id);
+                }
+            }
+            LinkEvent::Lost(None) => {
+                self.parts.published.counters.overruns.fetch_add(1, Ordering::Relaxed);
+                let earliest = self.last_reread.map_or(now.instant, |last| last + REREAD_PAUSE);
+                self.reread_all.get_or_insert(earliest.max(now.instant));
+                self.take_due_readings(now);
+            }
+            LinkEvent::ReapFailed(id, error) => {
+                self.observed.note_reap_failed(id);
+                let (attempt, _) = self.retries.failed(&Key::from(LEFTOVERS), now.instant);
+                if attempt == 1 {
+                    tracing::warn!(error = %error, "a link could not be removed; trying again");
+                }
+            }
+        }
+    }
+
+    /// Reads what must be read again, and finds out whose concern the differences are.
+    pub(super) fn look(&mut self, now: Now) {
+        let mut singly: BTreeMap<NetnsId, Vec<LinkId>> = BTreeMap::new();
+        for link in std::mem::take(&mut self.todo.links) {
+            singly.entry(link.netns).or_default().push(link);
+        }
+        for (netns, links) in singly {
+            if links.len() > READ_SINGLY && links.len() > self.observed.link_count(netns) / 2 {
+                self.todo.netns.insert(netns);
+            } else if !self.todo.netns.contains(&netns) {
+                for link in links {
+                    self.read_link(link, now);
+                }
+            }
+        }
+        for netns in std::mem::take(&mut self.todo.netns) {
+            self.read_netns(netns, now);
+        }
+    }
+
+    fn read_link(&mut self, id: LinkId, now: Now) {
+        match self.parts.kernel.read_link(id) {
+            Ok(link) => {
+                let changed = self.observed.take_link(id, link);
+                self.touch_changed(changed);
+            }
+            Err(error) => self.reading_failed(id.netns, &error, now),
+        }
+    }
+
+    fn read_netns(&mut self, id: NetnsId, now: Now) {
+        if !self.attached.contains(&id) {
+            return;
+        }
+        self.parts.published.counters.namespace_reads.fetch_add(1, Ordering::Relaxed);
+        match self.parts.kernel.read_netns(id) {
+            Ok(reading) => {
+                let first = !self.observed.knows(id);
+                let delay = if reading.complete { jittered(VERIFY_EVERY) } else { REREAD_PAUSE };
+                if !reading.complete {
+                    self.parts.published.counters.interrupted_dumps.fetch_add(1, Ordering::Relaxed);
+                }
+                let changes = self.observed.take_reading(id, reading);
+                self.touch_changed(changes);
+                self.schedule_reading(id, now, delay);
+                if first {
+                    let slots: Vec<_> = self.places.leading_to(id).cloned().collect();
+                    let keys: Vec<Key> = slots.iter().flat_map(|slot| self.desired.at_slot(slot)).cloned().collect();
+                    for key in keys {
+                        self.touch_relations(&key);
+                    }
+                }
+            }
+            Err(error) => self.reading_failed(id, &error, now),
+        }
+    }
+
+    fn reading_failed(&mut self, id: NetnsId, error: &KernelError, now: Now) {
+        // Unknown is not gone: whether the namespace still is what it was, its tracker knows.
+        tracing::debug!(%error, "a namespace could not be read");
+        self.parts.tracker.recheck();
+        self.schedule_reading(id, now, Duration::from_secs(1));
+    }
+
+    fn schedule_reading(&mut self, id: NetnsId, now: Now, delay: Duration) {
+        self.unschedule(id);
+        let at = now.instant + delay;
+        self.verify_at.insert(id, at);
+        self.verify.insert((at, id));
+    }
+
+    fn unschedule(&mut self, id: NetnsId) {
+        if let Some(at) = self.verify_at.remove(&id) {
+            self.verify.remove(&(at, id));
+        }
+    }
+
+    /// Marks everybody who has to do with changed links.
+    pub(super) fn touch_changed(&mut self, changes: impl IntoIterator<Item = Changed>) {
+        for change in changes {
+            let after = self.observed.get(change.id);
+            for seen in change.before.iter().chain(after) {
+                if let Some((_, name)) = seen.logical() {
+                    self.todo.dirty.insert(Key::from(name.as_str()));
+                }
+                if matches!(seen.mark, Mark::Unnamed | Mark::Doomed(_)) {
+                    self.todo.dirty.insert(Key::from(LEFTOVERS));
+                }
+                for name in std::iter::once(&seen.link.name).chain(&seen.link.altnames) {
+                    let Ok(name) = HostIfName::new(name) else { continue };
+                    self.todo.dirty.extend(self.places.claims(&self.desired, change.id.netns, &name).cloned());
+                }
+            }
+        }
+    }
+
+    /// Lets go of namespaces that no wish leads to and in which nothing of ours is left.
+    pub(super) fn release(&mut self) {
+        for id in std::mem::take(&mut self.todo.release) {
+            if self.places.in_use(id) {
+                continue;
+            }
+            if self.in_sync.is_none() || self.observed.has_ours(id) {
+                self.todo.release.insert(id);
+            } else {
+                self.forget(id);
+            }
+        }
+        self.parts.kernel.close_idle();
+    }
+}
+
+/// A duration give or take a fifth, so that periodic work of many objects and hosts spreads.
+fn jittered(duration: Duration) -> Duration {
+    let random = {
+        use std::hash::{BuildHasher, Hasher};
+        std::collections::hash_map::RandomState::new().build_hasher().finish()
+    };
+    let permille = 800 + u32::try_from(random % 401).unwrap_or(200);
+    duration * permille / 1000
+}

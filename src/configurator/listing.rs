@@ -1,0 +1,200 @@
+//! From the store's events to wishes: complete listings are taken as a difference, and a store that is not the one we knew removes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::desired::{Key, Wish};
+use super::memory::KnownStore;
+use super::places::Resolution;
+use super::published::Hold;
+use super::{Configurator, Now};
+use crate::model::decode::decode_interface;
+use crate::model::{ConfigKey, NetnsRef, NetnsSlot};
+use crate::store::{StoreEvent, StoreIdentity, Versioned};
+
+impl Configurator {
+    pub(super) fn take_store_event(&mut self, event: StoreEvent, now: Now) {
+        match event {
+            StoreEvent::Init => self.staging = Some(BTreeMap::new()),
+            StoreEvent::InitApply(key, value) => {
+                if let (Some(staging), Some(ConfigKey::Interface(last))) = (&mut self.staging, ConfigKey::parse(&key)) {
+                    staging.insert(last, value);
+                }
+            }
+            StoreEvent::InitDone(identity) => {
+                if let Some(listing) = self.staging.take() {
+                    self.take_listing(listing, identity, now);
+                }
+            }
+            StoreEvent::Apply(key, value) => {
+                self.heard_of(value.mod_revision);
+                if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
+                    self.put(&last, value, false, now);
+                }
+            }
+            StoreEvent::Delete(key, revision) => {
+                self.heard_of(revision);
+                if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
+                    self.delete(&last, now);
+                }
+            }
+        }
+    }
+
+    fn heard_of(&mut self, revision: i64) {
+        if let Some(listed) = &mut self.listed {
+            listed.revision = listed.revision.max(revision);
+        }
+    }
+
+    fn take_listing(&mut self, listing: BTreeMap<String, Versioned>, identity: StoreIdentity, now: Now) {
+        let first = self.listed.is_none();
+        let known = match self.listed {
+            Some(listed) => Some(KnownStore { cluster: listed.cluster, revision: listed.revision }),
+            None => self.parts.memory.known_store(),
+        };
+        self.listed = Some(identity);
+        if let Some(why) = known.as_ref().and_then(|known| another_store(known, identity)) {
+            let since = now.wall;
+            self.hold.get_or_insert_with(|| Hold { why, since, kept: Vec::new() });
+        }
+        let adoptable = first && self.parts.adopt_on_first_start && self.parts.memory.first_start();
+        let gone: Vec<Key> = self.desired.iter().filter(|wish| !listing.contains_key(&*wish.key)).map(|wish| wish.key.clone()).collect();
+        for key in gone {
+            self.delete(&key, now);
+        }
+        for (last, value) in listing {
+            let known = self.desired.get(&last).is_some_and(|wish| !wish.kept && wish.mod_revision == value.mod_revision);
+            // Same revision of another history may well be another value.
+            if !known || self.hold.is_some() {
+                self.put(&last, value, adoptable, now);
+            }
+        }
+        if self.in_sync.is_some() {
+            self.review_hold();
+        }
+    }
+
+    /// The first listing and the search of the host are there: everything is looked at.
+    pub(super) fn judge_first_listing(&mut self) {
+        self.review_hold();
+        let ours: Vec<Key> = self.observed.names().map(|name| Key::from(name.as_str())).collect();
+        let wished: Vec<Key> = self.desired.iter().map(|wish| wish.key.clone()).collect();
+        self.todo.dirty.extend(ours.into_iter().chain(wished).chain([Key::from(super::plan::LEFTOVERS)]));
+    }
+
+    /// HOLD ends when the listing holds every key that we manage.
+    pub(super) fn review_hold(&mut self) {
+        let Some(hold) = &mut self.hold else { return self.remember_store() };
+        let kept = self.desired.iter().filter(|wish| wish.kept).map(|wish| wish.key.to_string());
+        let without_key = self.observed.names().map(|name| name.as_str()).filter(|name| self.desired.get(name).is_none());
+        let missing: BTreeSet<String> = kept.chain(without_key.map(str::to_owned)).collect();
+        if missing.is_empty() {
+            self.hold = None;
+            tracing::info!("removals are not held back any more: the store holds every key that is managed here");
+            self.remember_store();
+        } else if hold.kept.is_empty() {
+            tracing::warn!(why = %hold.why, kept = missing.len(), "HOLD: nothing is removed until the store holds every managed key or removals are accepted");
+            hold.kept = missing.into_iter().collect();
+        } else {
+            hold.kept = missing.into_iter().collect();
+        }
+    }
+
+    /// The operator says that what is missing in the store shall go.
+    pub(super) fn accept_removals(&mut self, now: Now) {
+        if self.hold.take().is_none() {
+            return;
+        }
+        tracing::info!("removals are accepted; HOLD ends");
+        let kept: Vec<Key> = self.desired.iter().filter(|wish| wish.kept).map(|wish| wish.key.clone()).collect();
+        for key in kept {
+            self.delete(&key, now);
+        }
+        self.judge_first_listing();
+    }
+
+    fn remember_store(&mut self) {
+        if let Some(listed) = self.listed {
+            self.parts.memory.remember_store(&KnownStore { cluster: listed.cluster, revision: listed.revision });
+        }
+    }
+
+    fn put(&mut self, last: &str, value: Versioned, adoptable: bool, now: Now) {
+        let key = Key::from(last);
+        self.touch_relations(&key);
+        let mut wish = Wish::new(key.clone(), decode_interface(last, &value.value), value.create_revision, value.mod_revision);
+        wish.adoptable = adoptable;
+        let slot = wish.slot();
+        let before = self.desired.put(wish);
+        self.retries.forget(&key);
+        if let Some(slot) = slot {
+            self.need(&slot, now);
+        }
+        self.give_up(before.and_then(|wish| wish.slot()));
+        self.touch_relations(&key);
+    }
+
+    fn delete(&mut self, last: &str, _now: Now) {
+        let Some(wish) = self.desired.get_mut(last) else { return };
+        if self.hold.is_some() {
+            wish.kept = true;
+            let key = wish.key.clone();
+            self.todo.dirty.insert(key);
+            return;
+        }
+        let key = wish.key.clone();
+        self.touch_relations(&key);
+        let before = self.desired.remove(&key);
+        self.retries.forget(&key);
+        self.give_up(before.and_then(|wish| wish.slot()));
+    }
+
+    /// Asks for a slot. A named namespace that is missing is made when its key is written.
+    fn need(&mut self, slot: &NetnsSlot, now: Now) {
+        let named = matches!(slot.reference, NetnsRef::Named(_));
+        let create = named && self.parts.create_named;
+        let new = self.places.ask(slot, now.wall);
+        let missing = self.places.get(slot).is_some_and(|place| matches!(place.resolution, Resolution::Missing(..)));
+        if new || (create && missing) {
+            self.parts.tracker.watch(slot, create);
+            self.todo.netns_changed = true;
+        }
+    }
+
+    /// A slot lost one of its wishes.
+    fn give_up(&mut self, slot: Option<NetnsSlot>) {
+        let Some(slot) = slot else { return };
+        if self.desired.slot_users(&slot) == 0 {
+            self.parts.tracker.unwatch(&slot);
+            self.todo.release.extend(self.places.drop_slot(&slot));
+        }
+        self.todo.netns_changed = true;
+    }
+
+    /// Marks a wish as to be looked at, with all that have to do with it: its other end, who names it, who wants its name, who has its addresses.
+    pub(super) fn touch_relations(&mut self, key: &Key) {
+        let mut dirty: BTreeSet<Key> = self.desired.naming(key).cloned().collect();
+        dirty.insert(key.clone());
+        if let Some(wish) = self.desired.get(key) {
+            dirty.extend(wish.peer().and_then(|peer| self.desired.get(peer)).map(|peer| peer.key.clone()));
+            if let (Some(slot), Ok(spec)) = (wish.slot(), &wish.spec) {
+                let id = self.places.bound(&slot).map(|netns| netns.id);
+                let slots: Vec<&NetnsSlot> = id.map_or_else(|| vec![&slot], |id| self.places.leading_to(id).collect());
+                for slot in slots {
+                    dirty.extend(self.desired.claims(slot, &spec.host_if_name).cloned());
+                    dirty.extend(spec.addresses.iter().flat_map(|a| self.desired.with_ip(slot, a.ip())).cloned());
+                }
+            }
+        }
+        self.todo.by_wish.extend(dirty.iter().cloned());
+        self.todo.dirty.extend(dirty);
+    }
+}
+
+fn another_store(known: &KnownStore, identity: StoreIdentity) -> Option<String> {
+    if known.cluster != identity.cluster {
+        return Some(format!("the store is another one: cluster id {:x} instead of {:x}", identity.cluster, known.cluster));
+    }
+    (identity.revision < known.revision)
+        .then(|| format!("the store's revision went back from {} to {}: it was wiped or restored", known.revision, identity.revision))
+}

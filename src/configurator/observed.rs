@@ -1,0 +1,277 @@
+//! What the kernel showed last, per namespace, indexed by who owns it.
+//!
+//! Pure. It is a cache: events only say where to look again, and every write is followed by a read-back.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::linux::NetnsReading;
+use crate::model::owner::Mark;
+use crate::model::{IfIndex, InterfaceName, LinkId, MarkKind, NetnsId, ObservedLink, Owner};
+
+/// A link with the meaning of its marks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The link.
+    pub link: ObservedLink,
+    /// Whose it is.
+    pub mark: Mark,
+}
+
+#[derive(Debug, Default)]
+struct Space {
+    links: BTreeMap<IfIndex, Seen>,
+    names: HashMap<Box<str>, IfIndex>,
+}
+
+/// A link that changed: who may have to do with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Which.
+    pub id: LinkId,
+    /// What was seen before.
+    pub before: Option<Seen>,
+}
+
+/// The last known state of all namespaces in use.
+#[derive(Debug)]
+pub struct Observed {
+    owner: Owner,
+    spaces: HashMap<NetnsId, Space>,
+    named: HashMap<InterfaceName, BTreeSet<LinkId>>,
+    unnamed: BTreeSet<LinkId>,
+    doomed: BTreeSet<LinkId>,
+    reaping: BTreeSet<LinkId>,
+    leaving: HashMap<InterfaceName, BTreeSet<LinkId>>,
+}
+
+impl Observed {
+    /// Nothing seen yet; marks are read for this owner.
+    #[must_use]
+    pub fn new(owner: Owner) -> Self {
+        Self {
+            owner,
+            spaces: HashMap::new(),
+            named: HashMap::new(),
+            unnamed: BTreeSet::new(),
+            doomed: BTreeSet::new(),
+            reaping: BTreeSet::new(),
+            leaving: HashMap::new(),
+        }
+    }
+
+    /// Whether this namespace has been read.
+    #[must_use]
+    pub fn knows(&self, id: NetnsId) -> bool {
+        self.spaces.contains_key(&id)
+    }
+
+    /// Takes a reading of a whole namespace. Links that an incomplete reading does not show are kept.
+    pub fn take_reading(&mut self, netns: NetnsId, reading: NetnsReading) -> Vec<Changed> {
+        let present: BTreeSet<IfIndex> = reading.links.iter().map(|l| l.ifindex).collect();
+        let known: Vec<IfIndex> = self.spaces.entry(netns).or_default().links.keys().copied().collect();
+        let mut changes = Vec::new();
+        if reading.complete {
+            // Gone ones first: their names may have passed to others.
+            let gone = known.into_iter().filter(|index| !present.contains(index));
+            changes.extend(gone.filter_map(|ifindex| self.take_link(LinkId { netns, ifindex }, None)));
+        }
+        changes.extend(reading.links.into_iter().filter_map(|l| self.take_link(LinkId { netns, ifindex: l.ifindex }, Some(l))));
+        changes
+    }
+
+    /// Takes a reading of one link (`None`: it is not there); returns what was seen before if that differs.
+    pub fn take_link(&mut self, id: LinkId, link: Option<ObservedLink>) -> Option<Changed> {
+        let space = self.spaces.get_mut(&id.netns)?;
+        let before = space.links.get(&id.ifindex);
+        if before.map(|seen| &seen.link) == link.as_ref() {
+            return None;
+        }
+        let before = space.links.remove(&id.ifindex);
+        if let Some(seen) = &before {
+            for name in names(&seen.link) {
+                // Another link may have taken the name since.
+                if space.names.get(name) == Some(&id.ifindex) {
+                    space.names.remove(name);
+                }
+            }
+            self.unfile(id, &seen.mark);
+        }
+        if let Some(link) = link {
+            let mark = self.owner.mark(&link);
+            let space = self.spaces.entry(id.netns).or_default();
+            for name in names(&link) {
+                space.names.insert(name.into(), id.ifindex);
+            }
+            self.file(id, &mark);
+            if let Some(space) = self.spaces.get_mut(&id.netns) {
+                space.links.insert(id.ifindex, Seen { link, mark });
+            }
+        }
+        if self.get(id).is_none() {
+            self.reaping.remove(&id);
+        }
+        Some(Changed { id, before })
+    }
+
+    fn file(&mut self, id: LinkId, mark: &Mark) {
+        match mark {
+            Mark::Foreign => {}
+            Mark::Unnamed => {
+                self.unnamed.insert(id);
+            }
+            Mark::Named(_, name) => {
+                self.named.entry(name.clone()).or_default().insert(id);
+            }
+            Mark::Doomed(logical) => {
+                if let Some((_, name)) = logical {
+                    self.leaving.entry(name.clone()).or_default().insert(id);
+                }
+                if !self.reaping.contains(&id) {
+                    self.doomed.insert(id);
+                }
+            }
+        }
+    }
+
+    /// Notes that a link has been handed over for removal; it stays known until the kernel shows that it is gone.
+    pub fn note_reaping(&mut self, id: LinkId) {
+        self.doomed.remove(&id);
+        self.reaping.insert(id);
+    }
+
+    /// Notes that a removal did not work out.
+    pub fn note_reap_failed(&mut self, id: LinkId) {
+        if self.reaping.remove(&id) && self.get(id).is_some_and(|seen| matches!(seen.mark, Mark::Doomed(_))) {
+            self.doomed.insert(id);
+        }
+    }
+
+    /// How many links are being removed at the moment.
+    #[must_use]
+    pub fn reaping(&self) -> usize {
+        self.reaping.len()
+    }
+
+    fn unfile(&mut self, id: LinkId, mark: &Mark) {
+        match mark {
+            Mark::Foreign => {}
+            Mark::Unnamed => {
+                self.unnamed.remove(&id);
+            }
+            Mark::Named(_, name) => drop_id(&mut self.named, name, id),
+            Mark::Doomed(logical) => {
+                if let Some((_, name)) = logical {
+                    drop_id(&mut self.leaving, name, id);
+                }
+                self.doomed.remove(&id);
+            }
+        }
+    }
+
+    /// Forgets a namespace: it is gone, or nobody needs it.
+    pub fn forget(&mut self, netns: NetnsId) -> Vec<Changed> {
+        let Some(space) = self.spaces.remove(&netns) else { return Vec::new() };
+        let mut changes = Vec::new();
+        for (ifindex, seen) in space.links {
+            let id = LinkId { netns, ifindex };
+            self.unfile(id, &seen.mark);
+            self.reaping.remove(&id);
+            changes.push(Changed { id, before: Some(seen) });
+        }
+        changes
+    }
+
+    /// One link.
+    #[must_use]
+    pub fn get(&self, id: LinkId) -> Option<&Seen> {
+        self.spaces.get(&id.netns)?.links.get(&id.ifindex)
+    }
+
+    /// The link that answers to a name in a namespace.
+    #[must_use]
+    pub fn at(&self, netns: NetnsId, name: &str) -> Option<(LinkId, &Seen)> {
+        let space = self.spaces.get(&netns)?;
+        let ifindex = *space.names.get(name)?;
+        Some((LinkId { netns, ifindex }, space.links.get(&ifindex)?))
+    }
+
+    /// Our links with this logical name; not those on their way out.
+    pub fn named<'a>(&'a self, name: &str) -> impl Iterator<Item = (LinkId, &'a Seen)> + 'a {
+        self.named.get(name).into_iter().flatten().filter_map(|id| Some((*id, self.get(*id)?)))
+    }
+
+    /// The logical names on our links.
+    pub fn names(&self) -> impl Iterator<Item = &InterfaceName> {
+        self.named.keys()
+    }
+
+    /// Whether a link of this logical name is still there, also on its way out.
+    #[must_use]
+    pub fn stands(&self, name: &str) -> bool {
+        self.named.contains_key(name) || self.leaving.contains_key(name)
+    }
+
+    /// Our links without a logical name (made a moment before a crash).
+    pub fn unnamed(&self) -> impl Iterator<Item = (LinkId, &Seen)> {
+        self.unnamed.iter().filter_map(|id| Some((*id, self.get(*id)?)))
+    }
+
+    /// Our links that are on their way out and that nobody is removing.
+    pub fn doomed(&self) -> impl Iterator<Item = (LinkId, &Seen)> {
+        self.doomed.iter().filter_map(|id| Some((*id, self.get(*id)?)))
+    }
+
+    /// Whether any link of ours is in this namespace.
+    #[must_use]
+    pub fn has_ours(&self, netns: NetnsId) -> bool {
+        self.spaces.get(&netns).is_some_and(|s| s.links.values().any(|seen| seen.mark != Mark::Foreign))
+    }
+
+    /// How many links are known in a namespace.
+    #[must_use]
+    pub fn link_count(&self, netns: NetnsId) -> usize {
+        self.spaces.get(&netns).map_or(0, |s| s.links.len())
+    }
+
+    /// All namespaces that have been read.
+    pub fn namespaces(&self) -> impl Iterator<Item = NetnsId> {
+        self.spaces.keys().copied()
+    }
+
+    /// Whether two links are the two ends of one pair.
+    #[must_use]
+    pub fn are_pair(&self, a: LinkId, b: LinkId) -> bool {
+        let (Some(x), Some(y)) = (self.get(a), self.get(b)) else { return false };
+        let (Some(to_y), Some(to_x)) = (x.link.peer, y.link.peer) else { return false };
+        let same_netns = a.netns == b.netns;
+        a != b
+            && to_y.ifindex == b.ifindex
+            && to_x.ifindex == a.ifindex
+            && to_y.nsid.is_none() == same_netns
+            && to_x.nsid.is_none() == same_netns
+    }
+}
+
+fn drop_id(map: &mut HashMap<InterfaceName, BTreeSet<LinkId>>, name: &InterfaceName, id: LinkId) {
+    if let Some(ids) = map.get_mut(name) {
+        ids.remove(&id);
+        if ids.is_empty() {
+            map.remove(name);
+        }
+    }
+}
+
+fn names(link: &ObservedLink) -> impl Iterator<Item = &str> {
+    std::iter::once(&*link.name).chain(link.altnames.iter().map(|name| &**name))
+}
+
+impl Seen {
+    /// The logical name and kind on the link, also while it is on its way out.
+    #[must_use]
+    pub fn logical(&self) -> Option<(MarkKind, &InterfaceName)> {
+        match &self.mark {
+            Mark::Named(kind, name) | Mark::Doomed(Some((kind, name))) => Some((*kind, name)),
+            Mark::Foreign | Mark::Unnamed | Mark::Doomed(None) => None,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Invariants of every plan, checked in tests and before each execution: a plan that breaks one is not executed.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::{Action, Plan, StepId, Target};
+use crate::configurator::observed::Observed;
+use crate::model::owner::Mark;
+use crate::model::{LinkId, MarkKind, NetnsId};
+
+/// A broken invariant. It is a defect of the planner, never of a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A step comes before one that it needs.
+    OutOfOrder(StepId),
+    /// A step works on the new link of a step that makes none, or does not wait for it.
+    NotCreated(StepId),
+    /// A link would be deleted that does not carry our mark, or was made by someone else.
+    Unmarked(StepId, LinkId),
+    /// A setting of a link would be changed that is not there.
+    Unknown(StepId, LinkId),
+    /// Two steps would make one name in one namespace.
+    SameName(StepId, NetnsId),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfOrder(step) => write!(f, "step {} comes before one that it needs", step + 1),
+            Self::NotCreated(step) => write!(f, "step {} works on a link that is not made before", step + 1),
+            Self::Unmarked(step, id) => write!(f, "step {} would delete link {} without our mark", step + 1, id.ifindex),
+            Self::Unknown(step, id) => write!(f, "step {} would change unknown link {}", step + 1, id.ifindex),
+            Self::SameName(step, id) => write!(f, "step {} makes a name twice in namespace {id}", step + 1),
+        }
+    }
+}
+
+/// All broken invariants of a plan made for this observed state.
+#[must_use]
+pub fn check(plan: &Plan, observed: &Observed) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let mut names = BTreeSet::new();
+    for (id, step) in plan.steps.iter().enumerate() {
+        if step.after.iter().any(|earlier| *earlier >= id) {
+            found.push(Violation::OutOfOrder(id));
+        }
+        match &step.action {
+            Action::CreateVeth { a, b, .. } => {
+                for new in [a, b] {
+                    if !names.insert((new.netns, new.name.clone())) {
+                        found.push(Violation::SameName(id, new.netns));
+                    }
+                }
+            }
+            Action::DeleteLink { link, .. } => {
+                let ours = observed.get(*link).is_some_and(|seen| match &seen.mark {
+                    Mark::Foreign => false,
+                    Mark::Named(kind, _) | Mark::Doomed(Some((kind, _))) => *kind != MarkKind::AutoTap,
+                    Mark::Unnamed | Mark::Doomed(None) => true,
+                });
+                if !ours {
+                    found.push(Violation::Unmarked(id, *link));
+                }
+            }
+            Action::SetLink(target, _)
+            | Action::EnableIpv6(target, _)
+            | Action::AddAddress(target, _)
+            | Action::RemoveAddress(target, _) => {
+                found.extend(check_target(plan, observed, id, *target));
+            }
+        }
+    }
+    found
+}
+
+fn check_target(plan: &Plan, observed: &Observed, id: StepId, target: Target) -> Option<Violation> {
+    match target {
+        Target::Existing(link) => observed.get(link).is_none().then_some(Violation::Unknown(id, link)),
+        Target::Created(step, _) => {
+            let made = plan.steps.get(step).is_some_and(|s| matches!(s.action, Action::CreateVeth { .. }));
+            let waits = plan.steps[id].after.contains(&step);
+            (!made || !waits).then_some(Violation::NotCreated(id))
+        }
+    }
+}

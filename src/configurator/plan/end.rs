@@ -1,0 +1,150 @@
+//! One end that stands: which of its settings differ from the wish, and the steps that correct them in place.
+
+use super::verdict::Ready;
+use super::{Action, Planner, StepId, Target, Verdict, Waiting};
+use crate::linux::{LinkChange, NewAddress, RestoredAddress};
+use crate::model::interface::MTU_MIN_IPV6;
+use crate::model::owner::ADDRESS_PROTO;
+use crate::model::{InterfaceAddress, LinkId, MarkKind, ObservedAddress, ObservedLink, Reason};
+
+impl<'a> Planner<'a> {
+    /// Plans what makes this link equal to the wish, and says how it stands. `other` is the other end, for conflicts of names between the two.
+    pub(super) fn settle_end(&mut self, end: Ready<'a>, other: Ready<'a>, id: LinkId, adopted: bool) {
+        let Some(seen) = self.world.observed.get(id) else { return };
+        let link = &seen.link;
+        let key = &end.wish.key;
+        let (mut change, mut after, mut refused) = (self.changes(end, link), Vec::new(), None);
+        if *link.name != *end.spec.host_if_name.as_str() {
+            match self.rename(end, other, id) {
+                Ok(steps) => {
+                    change.name = Some(end.spec.host_if_name.clone());
+                    after = steps;
+                }
+                Err(verdict) => refused = Some(verdict),
+            }
+        }
+        for what in describe(&change, link) {
+            self.differs(key, what);
+        }
+        let before = self.plan.steps.len();
+        let subject = self.subject(key, end.netns);
+        if change != LinkChange::default() {
+            self.push(key, &subject, Action::SetLink(Target::Existing(id), change.clone()), after);
+        }
+        if end.spec.has_ipv6() && link.ipv6_disabled {
+            self.differs(key, "IPv6 is switched off".to_owned());
+            let name = change.name.as_ref().map_or(&*link.name, |name| name.as_str());
+            self.push(key, &subject, Action::EnableIpv6(Target::Existing(id), name.into()), Vec::new());
+        }
+        self.settle_addresses(end, id, &change, adopted);
+        let verdict = match refused {
+            Some(verdict) => verdict,
+            None if self.plan.steps.len() > before => Verdict::InWork(Some(id)),
+            None => unfinished(end, link).unwrap_or(Verdict::Settled(id)),
+        };
+        self.say(key, verdict);
+    }
+
+    fn rename(&mut self, end: Ready<'a>, other: Ready<'a>, id: LinkId) -> Result<Vec<StepId>, Verdict> {
+        if end.wish.key != other.wish.key {
+            self.name_is_its(end, other)?;
+        }
+        self.free_name(end, id).map_err(super::names::Blocked::verdict)
+    }
+
+    fn changes(&self, end: Ready<'a>, link: &ObservedLink) -> LinkChange {
+        let owner = self.world.owner;
+        let alias = owner.alias(MarkKind::Veth, &end.spec.name);
+        LinkChange {
+            name: None,
+            mac: end.spec.mac.filter(|mac| link.mac != Some(*mac)),
+            mtu: (link.mtu != end.spec.mtu).then_some(end.spec.mtu),
+            up: (link.admin_up != end.spec.enabled).then_some(end.spec.enabled),
+            group: (link.group != owner.group()).then_some(owner.group()),
+            alias: (link.alias.as_deref() != Some(&alias)).then_some(alias),
+        }
+    }
+
+    fn settle_addresses(&mut self, end: Ready<'a>, id: LinkId, change: &LinkChange, adopted: bool) {
+        let Some(seen) = self.world.observed.get(id) else { return };
+        let (link, key) = (&seen.link, &end.wish.key);
+        let (subject, target) = (self.subject(key, end.netns), Target::Existing(id));
+        let removed: Vec<&ObservedAddress> = link.addresses.iter().filter(|have| self.is_surplus(end, have)).collect();
+        for have in &removed {
+            self.differs(key, format!("address {} is not wished any more", have.address));
+            self.push(key, &subject, Action::RemoveAddress(target, have.address), Vec::new());
+        }
+        // Taking the link down or its MTU below IPv6's minimum drops IPv6 addresses; what was there must be put back.
+        let drops_ipv6 = change.up == Some(false) || (change.mtu.is_some() && link.mtu < MTU_MIN_IPV6);
+        for address in &end.spec.addresses {
+            let have = link.addresses.iter().find(|have| have.address == *address);
+            let unclaimed = adopted && have.is_some_and(|have| have.proto != ADDRESS_PROTO);
+            if have.is_none() {
+                self.differs(key, format!("address {address} is missing"));
+            }
+            let dragged = have.is_some_and(|have| goes_with(have, &removed));
+            if have.is_none() || unclaimed || dragged || (drops_ipv6 && address.is_ipv6()) {
+                let nodad = address.is_ipv6() && !self.world.settings.ipv6_dad;
+                let new = NewAddress { address: *address, proto: ADDRESS_PROTO, nodad, restore: None };
+                self.push(key, &subject, Action::AddAddress(target, new), Vec::new());
+            }
+        }
+        self.restore_others(end, link, &removed, target, &subject);
+    }
+
+    /// Puts back what others added, where the removal of a first address drags it along.
+    fn restore_others(&mut self, end: Ready<'a>, link: &ObservedLink, removed: &[&ObservedAddress], target: Target, subject: &str) {
+        for have in &link.addresses {
+            let wished = end.spec.addresses.contains(&have.address);
+            if wished || !goes_with(have, removed) || removed.iter().any(|gone| gone.address == have.address) {
+                continue;
+            }
+            let restore = RestoredAddress { scope: have.scope, broadcast: have.broadcast, label: have.label.clone() };
+            let new = NewAddress { address: have.address, proto: have.proto, nodad: false, restore: Some(restore) };
+            self.push(&end.wish.key, subject, Action::AddAddress(target, new), Vec::new());
+        }
+    }
+
+    /// Whether an address is ours to remove: ours by its protocol and not wished, or in the way of a wished one, or a stranger's where the setting says so.
+    fn is_surplus(&self, end: Ready<'a>, have: &ObservedAddress) -> bool {
+        if end.spec.addresses.contains(&have.address) || have.kernel_made {
+            return false;
+        }
+        have.proto == ADDRESS_PROTO || self.world.settings.remove_extra_addresses || blocks_ipv6(end.spec.addresses.as_slice(), have)
+    }
+}
+
+/// An IPv6 address may stand on a link only once, whatever its prefix length: the wish's length replaces the other.
+fn blocks_ipv6(wished: &[InterfaceAddress], have: &ObservedAddress) -> bool {
+    have.address.is_ipv6() && wished.iter().any(|wish| wish.ip() == have.address.ip())
+}
+
+/// Whether the kernel drops this address together with one of `removed` (`promote_secondaries` off): secondaries go with their primary.
+fn goes_with(have: &ObservedAddress, removed: &[&ObservedAddress]) -> bool {
+    have.secondary && removed.iter().any(|gone| !gone.secondary && !gone.address.is_ipv6() && gone.address.same_subnet(have.address))
+}
+
+/// What the kernel has not finished, or what went wrong by itself, although every setting is as wished.
+fn unfinished(end: Ready<'_>, link: &ObservedLink) -> Option<Verdict> {
+    let wished = |have: &&ObservedAddress| end.spec.addresses.contains(&have.address);
+    if let Some(failed) = link.addresses.iter().filter(wished).find(|have| have.dad_failed) {
+        let message = format!("duplicate address detection found another owner of {} on the link's network", failed.address.ip());
+        return Some(Verdict::Failed(Reason::KernelRefused, message));
+    }
+    let tentative = link.addresses.iter().filter(wished).find(|have| have.tentative && link.admin_up)?;
+    let message = format!("duplicate address detection for {} has not ended", tentative.address.ip());
+    Some(Verdict::Pending(Waiting { reason: None, message, waits_for: vec![tentative.address.ip().to_string()] }))
+}
+
+fn describe(change: &LinkChange, link: &ObservedLink) -> Vec<String> {
+    let word = |up: bool| if up { "up" } else { "down" };
+    let texts = [
+        change.name.as_ref().map(|name| format!("name {}, wished {name}", link.name.escape_debug())),
+        change.mac.map(|mac| format!("hardware address {}, wished {mac}", link.mac.map_or_else(|| "none".to_owned(), |m| m.to_string()))),
+        change.mtu.map(|mtu| format!("mtu {}, wished {mtu}", link.mtu)),
+        change.up.map(|up| format!("{}, wished {}", word(link.admin_up), word(up))),
+        change.group.map(|_| "our group is not on it".to_owned()),
+        change.alias.as_ref().map(|_| "our alias is not on it".to_owned()),
+    ];
+    texts.into_iter().flatten().collect()
+}

@@ -1,0 +1,238 @@
+//! Every decision: what is to be done for a set of wishes, in which order, and what to say about each of them.
+//!
+//! Pure: no I/O, no clock, no async. The same inputs give the same plan. A plan is a value: the log, the history, the golden tests and the dry
+//! run all show it. A settled system plans nothing.
+
+mod check;
+mod end;
+mod names;
+mod pair;
+mod remove;
+mod render;
+mod verdict;
+
+pub use check::{Violation, check};
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::configurator::desired::{Desired, Key};
+use crate::configurator::observed::Observed;
+use crate::configurator::places::Places;
+use crate::linux::{ExpectedMark, LinkChange, NewAddress, NewLink};
+use crate::model::{FieldError, HostIfName, InterfaceAddress, LinkId, NetnsId, Owner, Reason};
+
+/// Stands among the dirty keys for links of ours that carry no logical name or whose removal was begun. No key of the store is called so.
+pub const LEFTOVERS: &str = "\0leftovers";
+
+/// Proof that a complete listing of the store and a complete search of the host's namespaces have been taken in: without it nothing is planned at
+/// all. It can only be had from the pass, between those moments and the end of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct InSync(());
+
+impl InSync {
+    /// Given by the pass once both are there.
+    pub(in crate::configurator) fn after_first_listing_and_search() -> Self {
+        Self(())
+    }
+
+    /// For tests of the planner, which have the whole truth at hand.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self(())
+    }
+}
+
+/// Settings that decide how wishes are fulfilled.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Settings {
+    /// Let the kernel detect duplicate IPv6 addresses; the address can be used only when that has ended.
+    pub ipv6_dad: bool,
+    /// Remove addresses that nobody wished from our links.
+    pub remove_extra_addresses: bool,
+    /// Removals of what has no key are held back (HOLD).
+    pub hold: bool,
+}
+
+/// Everything that a plan may look at.
+#[derive(Clone, Copy)]
+pub struct World<'a> {
+    /// Whose marks count.
+    pub owner: &'a Owner,
+    /// What is wished.
+    pub desired: &'a Desired,
+    /// Where references lead.
+    pub places: &'a Places,
+    /// What the kernel showed.
+    pub observed: &'a Observed,
+    /// Settings.
+    pub settings: Settings,
+}
+
+/// Number of a step within its plan.
+pub type StepId = usize;
+
+/// Which end of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The first.
+    A,
+    /// The second.
+    B,
+}
+
+/// The link that a step works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// One that is there.
+    Existing(LinkId),
+    /// An end of the pair that another step of the same plan makes.
+    Created(StepId, End),
+}
+
+/// What a step does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Make a pair in place.
+    CreateVeth {
+        /// First end.
+        a: NewLink,
+        /// Second end.
+        b: NewLink,
+        /// Its logical name.
+        b_key: Key,
+        /// Our group.
+        group: u32,
+        /// First end up at once.
+        a_up: bool,
+    },
+    /// Change a link's settings in one request.
+    SetLink(Target, LinkChange),
+    /// Switch IPv6 on for a link of this name.
+    EnableIpv6(Target, Box<str>),
+    /// Add an address, or renew its attributes.
+    AddAddress(Target, NewAddress),
+    /// Remove an address.
+    RemoveAddress(Target, InterfaceAddress),
+    /// Delete a link that carries our mark.
+    DeleteLink {
+        /// Which.
+        link: LinkId,
+        /// The mark that it was seen with.
+        mark: ExpectedMark,
+        /// Group of links on their way out.
+        doomed_group: u32,
+    },
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// For whom it is done; who is told when it fails. For a pair's creation the first end, the other one is in the action.
+    pub key: Key,
+    /// `name@namespace` for people.
+    pub subject: String,
+    /// What it does.
+    pub action: Action,
+    /// Steps without whose success it makes no sense.
+    pub after: Vec<StepId>,
+}
+
+/// What to say about a wish.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Its namespace is being looked up: say nothing yet.
+    Resolving,
+    /// Nothing handles this kind yet.
+    Unimplemented(&'static str),
+    /// The user must change something.
+    Invalid(Vec<FieldError>),
+    /// It waits for something that others do.
+    Pending(Waiting),
+    /// It cannot be had until something changes.
+    Failed(Reason, String),
+    /// The kernel is finishing something (a removal, duplicate address detection): look again when it tells, say nothing new yet.
+    Finishing(String),
+    /// Steps are there for it.
+    InWork(Option<LinkId>),
+    /// The kernel shows what is wished.
+    Settled(LinkId),
+}
+
+/// What a pending wish waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The reason for programs.
+    pub reason: Option<Reason>,
+    /// The sentence for people.
+    pub message: String,
+    /// For whom or what.
+    pub waits_for: Vec<String>,
+}
+
+/// What is to be done, and what is to be said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The steps; each one's `after` points backwards only.
+    pub steps: Vec<Step>,
+    /// What to say about each wish that was looked at.
+    pub verdicts: BTreeMap<Key, Verdict>,
+    /// Per wish, how the kernel differs from it: `mtu 1400, wished 1500`.
+    pub differences: BTreeMap<Key, Vec<String>>,
+}
+
+/// Plans for the wishes in `dirty` and for our links of these names.
+#[must_use]
+pub fn plan(world: World<'_>, _proof: InSync, dirty: &BTreeSet<Key>) -> Plan {
+    let mut planner =
+        Planner { world, plan: Plan::default(), renames: HashMap::new(), temporary: BTreeSet::new(), doomed: BTreeSet::new() };
+    let looked_at: BTreeSet<Key> = dirty.iter().flat_map(|key| [Some(key.clone()), peer_key(world, key)]).flatten().collect();
+    for key in &looked_at {
+        planner.find_renames(key);
+    }
+    for key in &looked_at {
+        planner.plan_wish(key);
+    }
+    planner.remove_leftovers(&looked_at);
+    planner.plan
+}
+
+fn peer_key(world: World<'_>, key: &str) -> Option<Key> {
+    let peer = world.desired.get(key)?.peer()?;
+    world.desired.get(peer).map(|wish| wish.key.clone())
+}
+
+/// The plan in the making.
+struct Planner<'a> {
+    world: World<'a>,
+    plan: Plan,
+    /// Our links that get another name in this plan: the name.
+    renames: HashMap<LinkId, HostIfName>,
+    /// Those of them that have been moved out of the way under a temporary name, by the step that did it.
+    temporary: BTreeSet<(LinkId, StepId)>,
+    /// Links with a deletion in this plan.
+    doomed: BTreeSet<LinkId>,
+}
+
+impl Planner<'_> {
+    fn push(&mut self, key: &Key, subject: &str, action: Action, after: Vec<StepId>) -> StepId {
+        self.plan.steps.push(Step { key: key.clone(), subject: subject.to_owned(), action, after });
+        self.plan.steps.len() - 1
+    }
+
+    fn say(&mut self, key: &Key, verdict: Verdict) {
+        self.plan.verdicts.insert(key.clone(), verdict);
+    }
+
+    fn differs(&mut self, key: &Key, what: String) {
+        self.plan.differences.entry(key.clone()).or_default().push(what);
+    }
+
+    /// `name@namespace`, as people refer to it.
+    fn subject(&self, key: &str, netns: NetnsId) -> String {
+        let place = self.world.places.leading_to(netns).next().map(|slot| match slot.reference.reference() {
+            name if name.is_empty() => "own".to_owned(),
+            name => name,
+        });
+        format!("{key}@{}", place.unwrap_or_else(|| format!("netns-{netns}")))
+    }
+}

@@ -1,0 +1,94 @@
+//! Names are a resource: at most one link of a namespace answers to each. Who stands in the way, and what can be done about it.
+
+use super::verdict::{Ready, Standing};
+use super::{Action, Planner, StepId, Target, Verdict};
+use crate::configurator::desired::Key;
+use crate::linux::LinkChange;
+use crate::model::owner::Mark;
+use crate::model::{HostIfName, LinkId, Reason};
+
+/// Why a name cannot be had now.
+pub(super) enum Blocked {
+    /// Someone else's link has it.
+    Foreign(String),
+    /// A link of ours has it, for another wish.
+    Held(String),
+    /// A link of ours that is on its way out, or away, has it.
+    Leaving(String),
+}
+
+impl Blocked {
+    pub(super) fn verdict(self) -> Verdict {
+        match self {
+            Self::Foreign(message) => Verdict::Failed(Reason::ForeignLink, message),
+            Self::Held(message) => Verdict::Failed(Reason::NameConflict, message),
+            Self::Leaving(message) => Verdict::Finishing(message),
+        }
+    }
+}
+
+impl<'a> Planner<'a> {
+    /// Notes which of our links get another name in this plan, so that chains and swaps of names can be planned.
+    pub(super) fn find_renames(&mut self, key: &Key) {
+        let Some((wish, Ok(spec))) = self.world.desired.get(key).map(|wish| (wish, &wish.spec)) else { return };
+        let wanted = &spec.host_if_name;
+        let misnamed: Vec<LinkId> =
+            self.world.observed.named(key).filter(|(_, seen)| *seen.link.name != *wanted.as_str()).map(|(id, _)| id).collect();
+        if misnamed.is_empty() {
+            return;
+        }
+        let Standing::Pair(end, other) = self.standing(wish) else { return };
+        if self.name_is_its(end, other).is_ok() {
+            self.renames.extend(misnamed.into_iter().filter(|id| id.netns == end.netns).map(|id| (id, wanted.clone())));
+        }
+    }
+
+    /// Whether the name that this end wants is free for `for_link` (`None`: for a new link). `Ok` holds the steps that free it.
+    pub(super) fn occupied(&self, end: Ready<'a>, for_link: Option<LinkId>) -> Result<Vec<StepId>, Blocked> {
+        let name = &end.spec.host_if_name;
+        let Some((id, seen)) = self.world.observed.at(end.netns, name.as_str()) else { return Ok(Vec::new()) };
+        if Some(id) == for_link {
+            return Ok(Vec::new());
+        }
+        if let Some((_, step)) = self.temporary.iter().find(|(link, _)| *link == id) {
+            return Ok(vec![*step]);
+        }
+        let what = format!("{} `{}` (index {})", seen.link.kind.word(), seen.link.name.escape_debug(), id.ifindex);
+        let place = &end.spec.netns;
+        match &seen.mark {
+            Mark::Foreign => {
+                let altname = if *seen.link.name == *name.as_str() { "" } else { " as an alternative name" };
+                Err(Blocked::Foreign(format!("a {what} that is not ours has the name `{name}`{altname} in {place}; rename or remove it")))
+            }
+            Mark::Doomed(_) => Err(Blocked::Leaving(format!("our former {what} in {place} is being removed"))),
+            _ if self.doomed.contains(&id) => Err(Blocked::Leaving(format!("our former {what} in {place} is being removed"))),
+            Mark::Unnamed => Err(Blocked::Leaving(format!("our half-made {what} in {place} is in the way"))),
+            Mark::Named(_, logical) => Err(Blocked::Held(format!("the name `{name}` in {place} is still on our link of `{logical}`"))),
+        }
+    }
+
+    /// Steps that give a link of ours the wished name: one, or two where names are swapped.
+    ///
+    /// A link in the way that is itself renamed in this plan steps aside under a temporary name first; that breaks every chain and cycle at
+    /// the price of one request.
+    pub(super) fn free_name(&mut self, end: Ready<'a>, link: LinkId) -> Result<Vec<StepId>, Blocked> {
+        let name = end.spec.host_if_name.clone();
+        if let Some((id, _)) = self.world.observed.at(end.netns, name.as_str())
+            && id != link
+            && self.renames.contains_key(&id)
+            && !self.temporary.iter().any(|(aside, _)| *aside == id)
+            && let Some(change) = self.aside(id)
+        {
+            let subject = format!("{name}@{}", id.netns);
+            let step = self.push(&end.wish.key, &subject, Action::SetLink(Target::Existing(id), change), Vec::new());
+            self.temporary.insert((id, step));
+        }
+        self.occupied(end, Some(link))
+    }
+
+    /// A free name of our own making.
+    fn aside(&self, id: LinkId) -> Option<LinkChange> {
+        let name = HostIfName::new(&format!("vnf~{:x}", id.ifindex.get())).ok()?;
+        self.world.observed.at(id.netns, name.as_str()).is_none().then(|| LinkChange { name: Some(name), ..LinkChange::default() })
+    }
+}

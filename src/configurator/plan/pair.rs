@@ -1,0 +1,169 @@
+//! One veth pair: ONE kernel object that TWO keys want.
+
+use super::names::Blocked;
+use super::verdict::{Ready, Standing};
+use super::{Action, End, Planner, Target, Verdict, Waiting};
+use crate::configurator::desired::Key;
+use crate::linux::{LinkChange, NewAddress, NewLink};
+use crate::model::owner::{ADDRESS_PROTO, Mark};
+use crate::model::{LinkId, LinkKind, MarkKind, Reason};
+
+/// Which kernel object stands for a pair.
+enum Found {
+    /// This one; `adopted` when it was nobody's.
+    Pair { a: LinkId, b: LinkId, adopted: bool },
+    /// None.
+    Absent,
+}
+
+impl<'a> Planner<'a> {
+    /// Decides about one wish; about its other end as well, where both make a pair.
+    pub(super) fn plan_wish(&mut self, key: &Key) {
+        if self.plan.verdicts.contains_key(key) {
+            return;
+        }
+        let Some(wish) = self.world.desired.get(key) else { return };
+        match self.standing(wish) {
+            Standing::Pair(a, b) if a.wish.key <= b.wish.key => self.plan_pair(a, b),
+            Standing::Pair(a, b) => self.plan_pair(b, a),
+            Standing::HeldByPeer(end, peer) => self.plan_held(end, &peer.clone()),
+            Standing::Said(verdict) => {
+                if matches!(verdict, Verdict::Pending(_) | Verdict::Unimplemented(_)) {
+                    self.remove_links_of(key);
+                }
+                self.say(key, verdict);
+            }
+        }
+    }
+
+    fn plan_pair(&mut self, a: Ready<'a>, b: Ready<'a>) {
+        if let Found::Pair { a: link_a, b: link_b, adopted } = self.find_pair(a, b) {
+            self.remove_strays(&a.wish.key, link_a);
+            self.remove_strays(&b.wish.key, link_b);
+            self.settle_end(a, b, link_a, adopted);
+            self.settle_end(b, a, link_b, adopted);
+            return;
+        }
+        let (refused_a, refused_b) = (self.name_is_its(a, b).err(), self.name_is_its(b, a).err());
+        if refused_a.is_some() || refused_b.is_some() {
+            return self.say_both(a, b, refused_a, refused_b);
+        }
+        // What is left of an earlier form of this pair must go before its names are free.
+        self.remove_links_of(&a.wish.key);
+        self.remove_links_of(&b.wish.key);
+        let blocked = |planner: &Self, end: Ready<'a>| planner.occupied(end, None);
+        match (blocked(self, a), blocked(self, b)) {
+            (Ok(after_a), Ok(after_b)) => self.create(a, b, after_a.into_iter().chain(after_b).collect()),
+            (one, other) => self.say_both(a, b, one.err().map(Blocked::verdict), other.err().map(Blocked::verdict)),
+        }
+    }
+
+    /// Says why a pair cannot be: an end without a trouble of its own shares the other one's.
+    fn say_both(&mut self, a: Ready<'a>, b: Ready<'a>, verdict_a: Option<Verdict>, verdict_b: Option<Verdict>) {
+        let share = |verdict: &Verdict, other: &Key| match verdict {
+            Verdict::Failed(reason, message) => Verdict::Failed(*reason, format!("its other end `{other}` cannot be made: {message}")),
+            verdict => verdict.clone(),
+        };
+        let (for_a, for_b) = match (verdict_a, verdict_b) {
+            (Some(one), Some(other)) => (one, other),
+            (Some(one), None) => (one.clone(), share(&one, &a.wish.key)),
+            (None, Some(other)) => (share(&other, &b.wish.key), other),
+            (None, None) => return,
+        };
+        self.say(&a.wish.key, for_a);
+        self.say(&b.wish.key, for_b);
+    }
+
+    /// Looks for the pair by our marks, wherever its ends are called what; else under the wished names.
+    fn find_pair(&self, a: Ready<'a>, b: Ready<'a>) -> Found {
+        let observed = self.world.observed;
+        let ours = |end: Ready<'a>| {
+            let marked =
+                observed.named(&end.wish.key).filter(move |(id, seen)| id.netns == end.netns && is_veth_end(&seen.mark, &seen.link.kind));
+            marked.map(|(id, _)| id)
+        };
+        for link_a in ours(a) {
+            if let Some(link_b) = ours(b).find(|link_b| observed.are_pair(link_a, *link_b)) {
+                return Found::Pair { a: link_a, b: link_b, adopted: false };
+            }
+        }
+        // Half made, or stripped of a mark by hand: one end tells that the pair is ours.
+        let at = |end: Ready<'a>| observed.at(end.netns, end.spec.host_if_name.as_str());
+        let candidates_a = ours(a).chain(at(a).map(|(id, _)| id));
+        for link_a in candidates_a {
+            let candidates_b = ours(b).chain(at(b).map(|(id, _)| id));
+            for link_b in candidates_b {
+                if let Some(adopted) = self.may_take(a, b, link_a, link_b) {
+                    return Found::Pair { a: link_a, b: link_b, adopted };
+                }
+            }
+        }
+        Found::Absent
+    }
+
+    /// Whether a kernel pair may stand for the wished one: `Some(false)` when one of its ends is ours, `Some(true)` when it is nobody's and may be adopted.
+    fn may_take(&self, a: Ready<'a>, b: Ready<'a>, link_a: LinkId, link_b: LinkId) -> Option<bool> {
+        let observed = self.world.observed;
+        if !observed.are_pair(link_a, link_b) {
+            return None;
+        }
+        let (seen_a, seen_b) = (observed.get(link_a)?, observed.get(link_b)?);
+        if seen_a.link.kind != LinkKind::Veth || seen_b.link.kind != LinkKind::Veth {
+            return None;
+        }
+        let judge = |mark: &Mark, key: &str| match mark {
+            Mark::Named(MarkKind::Veth, name) if name.as_str() == key => Some(true),
+            Mark::Unnamed => Some(true),
+            Mark::Foreign => Some(false),
+            Mark::Named(..) | Mark::Doomed(_) => None,
+        };
+        let (ours_a, ours_b) = (judge(&seen_a.mark, &a.wish.key)?, judge(&seen_b.mark, &b.wish.key)?);
+        // Another agent's alias makes an end foreign whatever the other one says; it is told apart from no alias at all.
+        let anothers = [seen_a, seen_b]
+            .iter()
+            .any(|s| s.mark == Mark::Foreign && s.link.alias.as_deref().is_some_and(|a| a.starts_with("vnf-agent:")));
+        match (ours_a || ours_b, a.wish.adoptable && b.wish.adoptable) {
+            _ if anothers => None,
+            (true, _) => Some(false),
+            (false, true) => Some(true),
+            (false, false) => None,
+        }
+    }
+
+    /// The other end's key is invalid: what stands is held as it is; this end is still kept as wished.
+    fn plan_held(&mut self, end: Ready<'a>, peer: &Key) {
+        let observed = self.world.observed;
+        let standing = observed.named(&end.wish.key).find(|(id, seen)| id.netns == end.netns && is_veth_end(&seen.mark, &seen.link.kind));
+        let Some((link, _)) = standing else {
+            let message = format!("its other end `{peer}` is invalid; correct that key");
+            let waiting = Waiting { reason: Some(Reason::PeerMismatch), message, waits_for: vec![peer.to_string()] };
+            return self.say(&end.wish.key, Verdict::Pending(waiting));
+        };
+        self.settle_end(end, end, link, false);
+    }
+
+    fn create(&mut self, a: Ready<'a>, b: Ready<'a>, after: Vec<usize>) {
+        let owner = self.world.owner;
+        let new = |end: Ready<'a>| NewLink { netns: end.netns, name: end.spec.host_if_name.clone(), mac: end.spec.mac, mtu: end.spec.mtu };
+        let action = Action::CreateVeth { a: new(a), b: new(b), b_key: b.wish.key.clone(), group: owner.group(), a_up: a.spec.enabled };
+        let subject = format!("{} {}", self.subject(&a.wish.key, a.netns), self.subject(&b.wish.key, b.netns));
+        let made = self.push(&a.wish.key, &subject, action, after);
+        for (end, which, up) in [(a, End::A, None), (b, End::B, b.spec.enabled.then_some(true))] {
+            let target = Target::Created(made, which);
+            let subject = self.subject(&end.wish.key, end.netns);
+            let change = LinkChange { alias: Some(owner.alias(MarkKind::Veth, &end.spec.name)), up, ..LinkChange::default() };
+            self.push(&end.wish.key, &subject, Action::SetLink(target, change), vec![made]);
+            for address in &end.spec.addresses {
+                let nodad = address.is_ipv6() && !self.world.settings.ipv6_dad;
+                let new = NewAddress { address: *address, proto: ADDRESS_PROTO, nodad, restore: None };
+                self.push(&end.wish.key, &subject, Action::AddAddress(target, new), vec![made]);
+            }
+            self.differs(&end.wish.key, "the link is not there".to_owned());
+            self.say(&end.wish.key, Verdict::InWork(None));
+        }
+    }
+}
+
+fn is_veth_end(mark: &Mark, kind: &LinkKind) -> bool {
+    matches!(mark, Mark::Named(MarkKind::Veth, _)) && *kind == LinkKind::Veth
+}

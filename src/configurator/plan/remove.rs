@@ -1,0 +1,86 @@
+//! Removals: only what carries our mark, and only what nobody wishes.
+
+use std::collections::BTreeSet;
+
+use super::{Action, LEFTOVERS, Planner};
+use crate::configurator::desired::Key;
+use crate::configurator::observed::Seen;
+use crate::linux::ExpectedMark;
+use crate::model::owner::Mark;
+use crate::model::{HostIfName, LinkId, MarkKind};
+
+impl Planner<'_> {
+    /// Removes all links of ours with this logical name.
+    pub(super) fn remove_links_of(&mut self, key: &Key) {
+        let links: Vec<LinkId> = self.world.observed.named(key).filter(|(_, seen)| deletable(seen)).map(|(id, _)| id).collect();
+        for id in links {
+            self.delete(key, id);
+        }
+    }
+
+    /// Removes links of ours with this logical name other than the one that stands for it.
+    pub(super) fn remove_strays(&mut self, key: &Key, keep: LinkId) {
+        let links: Vec<LinkId> =
+            self.world.observed.named(key).filter(|(id, seen)| *id != keep && deletable(seen)).map(|(id, _)| id).collect();
+        for id in links {
+            self.delete(key, id);
+        }
+    }
+
+    /// Removes what has no key (any more), half-made links that no wish takes, and what an earlier run had begun to remove.
+    pub(super) fn remove_leftovers(&mut self, looked_at: &BTreeSet<Key>) {
+        if !self.world.settings.hold {
+            for key in looked_at {
+                if self.world.desired.get(key).is_none() {
+                    self.remove_links_of(key);
+                }
+            }
+            // Looked for every time: there are none but for a moment after a crash.
+            let half_made: Vec<LinkId> =
+                self.world.observed.unnamed().filter(|(id, seen)| !self.is_wanted(*id, seen)).map(|(id, _)| id).collect();
+            for id in half_made {
+                self.delete(&Key::from(LEFTOVERS), id);
+            }
+        }
+        if looked_at.contains(LEFTOVERS) {
+            let begun: Vec<LinkId> = self.world.observed.doomed().filter(|(_, seen)| deletable(seen)).map(|(id, _)| id).collect();
+            for id in begun {
+                self.delete(&Key::from(LEFTOVERS), id);
+            }
+        }
+    }
+
+    /// Whether a half-made link is used by this plan, or stands where a wish that was not looked at, or is invalid, may want it.
+    fn is_wanted(&self, id: LinkId, seen: &Seen) -> bool {
+        let used = |step: &super::Step| matches!(&step.action, Action::SetLink(super::Target::Existing(link), _) if *link == id);
+        if self.plan.steps.iter().any(used) {
+            return true;
+        }
+        let Ok(name) = HostIfName::new(&seen.link.name) else { return false };
+        self.world.places.claims(self.world.desired, id.netns, &name).any(|key| {
+            let looked_at = self.plan.verdicts.contains_key(key);
+            !looked_at || matches!(self.plan.verdicts.get(key), Some(super::Verdict::Invalid(_) | super::Verdict::Resolving))
+        })
+    }
+
+    fn delete(&mut self, key: &Key, link: LinkId) {
+        let Some(seen) = self.world.observed.get(link) else { return };
+        // One request removes both ends.
+        let other_end = self.doomed.iter().any(|doomed| self.world.observed.are_pair(link, *doomed));
+        if other_end || !self.doomed.insert(link) {
+            return;
+        }
+        let subject = self.subject(seen.logical().map_or(&*seen.link.name, |(_, name)| name.as_str()), link.netns);
+        let mark = ExpectedMark { group: seen.link.group, alias: seen.link.alias.clone() };
+        let action = Action::DeleteLink { link, mark, doomed_group: self.world.owner.doomed_group() };
+        self.push(key, &subject, action, Vec::new());
+    }
+}
+
+/// What someone else made is given back, never deleted.
+fn deletable(seen: &Seen) -> bool {
+    match &seen.mark {
+        Mark::Foreign | Mark::Named(MarkKind::AutoTap, _) | Mark::Doomed(Some((MarkKind::AutoTap, _))) => false,
+        Mark::Unnamed | Mark::Named(..) | Mark::Doomed(_) => true,
+    }
+}

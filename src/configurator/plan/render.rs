@@ -1,0 +1,91 @@
+//! Plans as text: one line per step, for the log, the history, the dry run and the golden tests.
+
+use std::fmt;
+
+use super::{Action, Plan, Step, Verdict};
+use crate::linux::LinkChange;
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let subject = self.subject.escape_debug();
+        match &self.action {
+            Action::CreateVeth { a, b, a_up, .. } => {
+                write!(f, "create-veth {subject} names {} {}", a.name, b.name)?;
+                write!(f, " mtu {} {}", a.mtu, b.mtu)?;
+                for mac in [a.mac, b.mac].into_iter().flatten() {
+                    write!(f, " mac {mac}")?;
+                }
+                f.write_str(if *a_up { " up" } else { "" })
+            }
+            Action::SetLink(_, change) => write!(f, "set-link {subject}{}", Changes(change)),
+            Action::EnableIpv6(_, _) => write!(f, "enable-ipv6 {subject}"),
+            Action::AddAddress(_, new) => {
+                let how = if new.restore.is_some() { " as it was" } else { "" };
+                write!(f, "add-address {subject} {}{how}", new.address)
+            }
+            Action::RemoveAddress(_, address) => write!(f, "remove-address {subject} {address}"),
+            Action::DeleteLink { link, .. } => write!(f, "delete-link {subject} index {}", link.ifindex),
+        }
+    }
+}
+
+struct Changes<'a>(&'a LinkChange);
+
+impl fmt::Display for Changes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LinkChange { name, mac, mtu, up, group, alias } = self.0;
+        if let Some(name) = name {
+            write!(f, " name {name}")?;
+        }
+        if let Some(mac) = mac {
+            write!(f, " mac {mac}")?;
+        }
+        if let Some(mtu) = mtu {
+            write!(f, " mtu {mtu}")?;
+        }
+        if let Some(up) = up {
+            f.write_str(if *up { " up" } else { " down" })?;
+        }
+        if group.is_some() {
+            f.write_str(" mark-group")?;
+        }
+        if alias.is_some() {
+            f.write_str(" mark-alias")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, step) in self.steps.iter().enumerate() {
+            write!(f, "{:>3} {step}", number + 1)?;
+            if !step.after.is_empty() {
+                let after: Vec<String> = step.after.iter().map(|id| (id + 1).to_string()).collect();
+                write!(f, " after {}", after.join(","))?;
+            }
+            writeln!(f)?;
+        }
+        for (key, verdict) in &self.verdicts {
+            writeln!(f, "    {}: {verdict}", key.escape_debug())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resolving => f.write_str("resolving"),
+            Self::Unimplemented(kind) => write!(f, "unimplemented {kind}"),
+            Self::Invalid(errors) => write!(f, "invalid {}", errors.first().map_or("", |e| e.reason.word())),
+            Self::Pending(waiting) => {
+                write!(f, "pending {} for {}", waiting.reason.map_or("", |r| r.word()), waiting.waits_for.join(", "))
+            }
+            Self::Failed(reason, message) => write!(f, "failed {reason}: {message}"),
+            Self::Finishing(what) => write!(f, "finishing: {what}"),
+            Self::InWork(_) => f.write_str("in work"),
+            Self::Settled(link) => write!(f, "settled, index {}", link.ifindex),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What the wishes alone decide, before the kernel is looked at: peers, namespaces, names that two wishes want.
+
+use super::{Planner, Verdict, Waiting, World};
+use crate::configurator::desired::{Key, Wish};
+use crate::configurator::places::Resolution;
+use crate::model::{FieldError, InterfaceKind, InterfaceSpec, NetnsId, Reason};
+
+/// An end of a pair that may be made: the wish and where it leads.
+#[derive(Clone, Copy)]
+pub(super) struct Ready<'a> {
+    pub wish: &'a Wish,
+    pub spec: &'a InterfaceSpec,
+    pub netns: NetnsId,
+}
+
+/// What the wishes say of one key.
+pub(super) enum Standing<'a> {
+    /// Nothing can be done; this is to be said.
+    Said(Verdict),
+    /// Both ends are wished and have a place.
+    Pair(Ready<'a>, Ready<'a>),
+    /// This end is fine; the other one's key is invalid, so what stands is held as it is.
+    HeldByPeer(Ready<'a>, &'a Key),
+}
+
+impl<'a> Planner<'a> {
+    /// Judges one wish by the wishes alone.
+    pub(super) fn standing(&self, wish: &'a Wish) -> Standing<'a> {
+        let world = self.world;
+        let spec = match &wish.spec {
+            Ok(spec) => spec,
+            Err(errors) => return Standing::Said(Verdict::Invalid(errors.to_vec())),
+        };
+        let InterfaceKind::Veth { peer } = &spec.kind else {
+            return Standing::Said(Verdict::Unimplemented(spec.kind.word()));
+        };
+        let own = match place(world, wish) {
+            Ok(netns) => Ready { wish, spec, netns },
+            Err(verdict) => return Standing::Said(verdict),
+        };
+        let Some(other) = world.desired.get(peer.as_str()) else {
+            let message = format!("waits for its other end: no key for `{}` is there", peer.as_str().escape_debug());
+            return Standing::Said(pending(Reason::PeerMissing, message, peer.as_str()));
+        };
+        let Ok(other_spec) = &other.spec else { return Standing::HeldByPeer(own, &other.key) };
+        match other_spec.peer() {
+            Some(back) if *back == spec.name => {}
+            Some(back) => {
+                let message = format!("its other end `{peer}` names `{back}` as its peer, not `{}`", spec.name);
+                return Standing::Said(pending(Reason::PeerMismatch, message, peer.as_str()));
+            }
+            None => {
+                let message = format!("its other end `{peer}` is of type {}, not a veth", other_spec.kind.word());
+                return Standing::Said(pending(Reason::PeerMismatch, message, peer.as_str()));
+            }
+        }
+        match place(world, other) {
+            Ok(netns) => Standing::Pair(own, Ready { wish: other, spec: other_spec, netns }),
+            Err(Verdict::Invalid(_)) => Standing::HeldByPeer(own, &other.key),
+            Err(Verdict::Pending(waiting)) => {
+                let message = format!("its other end `{peer}` waits: {}", waiting.message);
+                Standing::Said(Verdict::Pending(Waiting { message, ..waiting }))
+            }
+            Err(verdict) => Standing::Said(verdict),
+        }
+    }
+
+    /// Who may have the name that this end wants; `Err` says who has it.
+    pub(super) fn name_is_its(&self, end: Ready<'a>, other: Ready<'a>) -> Result<(), Verdict> {
+        let name = &end.spec.host_if_name;
+        if end.netns == other.netns && *name == other.spec.host_if_name {
+            let message =
+                format!("both ends of the pair, `{}` and `{}`, want the name `{name}` in one namespace", end.wish.key, other.wish.key);
+            return Err(Verdict::Failed(Reason::NameConflict, message));
+        }
+        let has =
+            self.world.observed.at(end.netns, name.as_str()).and_then(|(_, seen)| seen.logical()).map(|(_, logical)| logical.as_str());
+        let claimants = self.world.places.claims(self.world.desired, end.netns, name);
+        let claimants = claimants.filter_map(|key| self.world.desired.get(key));
+        // Who has the link keeps it; else the older key has the older right.
+        let holder = claimants.min_by_key(|wish| (has != Some(&*wish.key), wish.create_revision, wish.key.clone()));
+        match holder {
+            Some(holder) if holder.key != end.wish.key => {
+                let message =
+                    format!("the name `{name}` in {} belongs to `{}`; it passes on when that key goes", end.spec.netns, holder.key);
+                Err(Verdict::Failed(Reason::NameConflict, message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where a wish's reference leads.
+fn place(world: World<'_>, wish: &Wish) -> Result<NetnsId, Verdict> {
+    let Some(slot) = wish.slot() else { return Err(Verdict::Resolving) };
+    match world.places.get(&slot).map(|place| &place.resolution) {
+        None | Some(Resolution::Resolving) => Err(Verdict::Resolving),
+        // A namespace that has not been read yet is as good as not resolved.
+        Some(Resolution::Bound { netns, .. }) if world.observed.knows(netns.id) => Ok(netns.id),
+        Some(Resolution::Bound { .. }) => Err(Verdict::Resolving),
+        Some(Resolution::Missing(reason, message)) => {
+            let waits_for = slot.reference.to_string();
+            Err(Verdict::Pending(Waiting { reason: Some(*reason), message: message.clone(), waits_for: vec![waits_for] }))
+        }
+        Some(Resolution::Refused(reason, message)) => Err(Verdict::Invalid(vec![FieldError {
+            reason: *reason,
+            field: "namespace".to_owned(),
+            value: slot.reference.reference(),
+            rule: message.clone(),
+            hint: String::new(),
+        }])),
+    }
+}
+
+fn pending(reason: Reason, message: String, waits_for: &str) -> Verdict {
+    Verdict::Pending(Waiting { reason: Some(reason), message, waits_for: vec![waits_for.to_owned()] })
+}

@@ -1,0 +1,246 @@
+//! After the work: statuses, index, history, retries, log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::desired::Key;
+use super::memory::{KnownStore, UsedNetns};
+use super::places::Resolution;
+use super::plan::{LEFTOVERS, Verdict};
+use super::published::{IndexEntry, NamespaceEntry, PassRecord};
+use super::status::{Failure, removing, status};
+use super::work::{Work, contended};
+use super::{Configurator, Now};
+use crate::model::{InterfaceStatus, LinkId, State};
+
+/// A namespace that went away in the middle of the work is expected to be told of by its tracker within this time.
+const ADRIFT_TRIES: u32 = 3;
+
+impl Configurator {
+    pub(super) fn report(&mut self, mut work: Work, now: Now, clock: Instant) {
+        let mut statuses: Vec<(Arc<str>, Option<InterfaceStatus>)> = Vec::new();
+        let mut index: Vec<(Arc<str>, Option<IndexEntry>)> = Vec::new();
+        let verdicts = std::mem::take(&mut work.verdicts);
+        for (key, verdict) in verdicts {
+            if self.desired.get(&key).is_none() {
+                continue;
+            }
+            let failure = self.judge(&key, &verdict, &work, now);
+            self.tell_index(&key, &verdict, &mut index);
+            statuses.extend(self.tell_status(&key, &verdict, failure.as_ref(), now));
+        }
+        for key in &work.wishless {
+            self.tell_wishless(key, &work, now, &mut statuses, &mut index);
+        }
+        self.parts.published.index.publish(index);
+        self.parts.published.statuses.publish(statuses);
+        self.record(work, now, clock);
+    }
+
+    /// Keeps the books on failures and fights; returns what to say of an object that is not as wished.
+    fn judge(&mut self, key: &Key, verdict: &Verdict, work: &Work, now: Now) -> Option<Failure> {
+        let revision = self.desired.get(key).map_or(0, |wish| wish.mod_revision);
+        match verdict {
+            Verdict::Settled(_) => {
+                if let Some(wish) = self.desired.get_mut(key) {
+                    wish.adoptable = false;
+                }
+                self.fulfilled.insert(key.clone(), revision);
+                let repaired = work.drift.contains_key(key);
+                if repaired {
+                    self.parts.published.counters.drift_repaired.fetch_add(1, Ordering::Relaxed);
+                }
+                if repaired && self.retries.repaired(key, now.instant) {
+                    // The next repair waits for its turn.
+                    self.retries.failed(key, now.instant);
+                } else if !self.retries.fighting(key, now.instant) {
+                    self.retries.well(key);
+                }
+                None
+            }
+            Verdict::InWork(_) => self.judge_failure(key, work, now),
+            Verdict::Resolving | Verdict::Finishing(_) => None,
+            Verdict::Unimplemented(_) | Verdict::Invalid(_) | Verdict::Pending(_) | Verdict::Failed(..) => {
+                self.fulfilled.remove(key);
+                self.retries.well(key);
+                None
+            }
+        }
+    }
+
+    fn judge_failure(&mut self, key: &Key, work: &Work, now: Now) -> Option<Failure> {
+        if work.contended.contains(key) {
+            return Some(Failure { attempt: self.retries.attempt(key), ..contended() });
+        }
+        let known = work.failures.get(key).cloned();
+        let (attempt, delay) = self.retries.failed(key, now.instant);
+        if known.is_none() && work.adrift.contains(key) {
+            self.parts.tracker.recheck();
+            if attempt <= ADRIFT_TRIES {
+                return None;
+            }
+        }
+        let failure = known.unwrap_or_else(contended);
+        Some(Failure { attempt, next_retry: Some(now.wall.after(delay)), ..failure })
+    }
+
+    fn tell_status(
+        &self,
+        key: &Key,
+        verdict: &Verdict,
+        failure: Option<&Failure>,
+        now: Now,
+    ) -> Option<(Arc<str>, Option<InterfaceStatus>)> {
+        let wish = self.desired.get(key)?;
+        let mut new = status(self.world(), wish, verdict, failure, now.wall)?;
+        let before = self.parts.published.statuses.get(key);
+        if let Some(before) = &before {
+            if before.state == new.state && before.reason == new.reason {
+                new.since = before.since;
+            }
+            if before.says_the_same(&new) {
+                return None;
+            }
+        }
+        log_transition(before.as_deref(), &new);
+        Some((key.clone(), Some(new)))
+    }
+
+    fn tell_index(&self, key: &Key, verdict: &Verdict, index: &mut Vec<(Arc<str>, Option<IndexEntry>)>) {
+        let entry = match verdict {
+            Verdict::Settled(id) => self.index_entry(key, *id),
+            _ if self.observed.named(key).next().is_some() => return,
+            _ => None,
+        };
+        let before = self.parts.published.index.get(key);
+        if before.as_deref() != entry.as_ref() {
+            index.push((key.clone(), entry));
+        }
+    }
+
+    fn index_entry(&self, key: &Key, link: LinkId) -> Option<IndexEntry> {
+        let wish = self.desired.get(key)?;
+        let spec = wish.spec.as_ref().ok()?;
+        let inode = wish.slot().and_then(|slot| self.places.bound(&slot)).map_or(0, |netns| netns.inode);
+        let host_if_name = self.observed.get(link)?.link.name.clone();
+        Some(IndexEntry { link, inode, host_if_name, spec: (**spec).clone() })
+    }
+
+    fn tell_wishless(
+        &mut self,
+        key: &Key,
+        work: &Work,
+        now: Now,
+        statuses: &mut Vec<(Arc<str>, Option<InterfaceStatus>)>,
+        index: &mut Vec<(Arc<str>, Option<IndexEntry>)>,
+    ) {
+        self.fulfilled.remove(key);
+        let failed = work.failures.contains_key(key) || work.adrift.contains(key);
+        if failed {
+            self.retries.failed(key, now.instant);
+        } else {
+            self.retries.well(key);
+        }
+        if **key == *LEFTOVERS {
+            return;
+        }
+        let before = self.parts.published.statuses.get(key);
+        match before {
+            Some(before) if self.observed.stands(key) => {
+                if before.state != State::Removed {
+                    statuses.push((key.clone(), Some(removing(&before, now.wall))));
+                }
+            }
+            _ => {
+                index.push((key.clone(), None));
+                statuses.push((key.clone(), None));
+            }
+        }
+    }
+
+    fn record(&mut self, work: Work, now: Now, clock: Instant) {
+        let triggers: Vec<&'static str> = std::mem::take(&mut self.todo.triggers).into_iter().collect();
+        if work.steps.is_empty() {
+            return;
+        }
+        let drift: Vec<String> = work.drift.iter().flat_map(|(key, what)| what.iter().map(move |what| format!("{key}: {what}"))).collect();
+        let done = work.steps.iter().filter(|s| s.outcome.starts_with("done")).count();
+        let elapsed_us = u64::try_from(clock.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let failed = work.failures.len();
+        tracing::info!(triggers = triggers.join(","), steps = work.steps.len(), done, failed, drift = drift.len(), elapsed_us, "pass");
+        let sequence = self.parts.published.counters.passes.load(Ordering::Relaxed) + 1;
+        self.parts.published.record(PassRecord { sequence, started: now.wall, elapsed_us, triggers, drift, steps: work.steps });
+    }
+
+    /// Says how far the configurator is.
+    pub(super) fn tell_progress(&mut self, now: Now) {
+        let published = self.parts.published.clone();
+        published.heartbeat.store(now.wall.0, Ordering::Relaxed);
+        if let Ok(mut counters) = published.kernel.lock() {
+            *counters = self.parts.kernel.counters();
+        }
+        published.hold.send_if_modified(|hold| {
+            let changed = *hold != self.hold;
+            hold.clone_from(&self.hold);
+            changed
+        });
+        if std::mem::take(&mut self.todo.netns_changed) {
+            self.tell_namespaces();
+        }
+        if self.in_sync.is_none() {
+            return;
+        }
+        if !published.first_listing_applied.load(Ordering::Relaxed) && !self.places.resolving() && self.todo.dirty.is_empty() {
+            published.first_listing_applied.store(true, Ordering::Release);
+            self.parts.memory.listing_applied();
+            tracing::info!(interfaces = self.desired.len(), "the first listing is applied");
+        }
+        if let Some(listed) = self.listed {
+            published.applied_revision.send_if_modified(|revision| std::mem::replace(revision, listed.revision) != listed.revision);
+            if self.hold.is_none() {
+                self.parts.memory.remember_store(&KnownStore { cluster: listed.cluster, revision: listed.revision });
+            }
+        }
+    }
+
+    fn tell_namespaces(&mut self) {
+        let mut entries: BTreeMap<Arc<str>, NamespaceEntry> = BTreeMap::new();
+        let mut used: Vec<UsedNetns> = Vec::new();
+        for (slot, place) in self.places.iter() {
+            let (state, message, cookie, inode) = match &place.resolution {
+                Resolution::Resolving => ("RESOLVING", String::new(), 0, 0),
+                Resolution::Bound { netns, .. } => ("BOUND", String::new(), netns.id.0.get(), netns.inode),
+                Resolution::Missing(_, message) => ("MISSING", message.clone(), 0, 0),
+                Resolution::Refused(_, message) => ("REFUSED", message.clone(), 0, 0),
+            };
+            if let Resolution::Bound { netns, .. } = &place.resolution {
+                used.push(UsedNetns { id: netns.id, reference: slot.reference.clone() });
+            }
+            let (kind, reference) = (slot.reference.kind(), slot.reference.reference());
+            let key = format!("{kind}:{reference}:{}", slot.written_at);
+            let (since, replaced, interfaces) = (place.since, place.replaced, self.desired.slot_users(slot));
+            entries.insert(key.into(), NamespaceEntry { kind, reference, state, message, cookie, inode, since, interfaces, replaced });
+        }
+        used.sort();
+        self.parts.memory.remember_netns(&used);
+        let book = &self.parts.published.namespaces;
+        let (_, known) = book.snapshot();
+        let gone = known.iter().filter(|(key, _)| !entries.contains_key(key)).map(|(key, _)| (key.clone(), None)).collect::<Vec<_>>();
+        let changed = entries.into_iter().filter(|(key, entry)| book.get(key).as_deref() != Some(entry));
+        book.publish(changed.map(|(key, entry)| (key, Some(entry))).chain(gone).collect::<Vec<_>>());
+    }
+}
+
+/// One warning when an object turns bad, none while it stays so.
+fn log_transition(before: Option<&InterfaceStatus>, now: &InterfaceStatus) {
+    let bad = |state: State| matches!(state, State::Invalid | State::Failed | State::Retrying);
+    let was_bad = before.is_some_and(|before| bad(before.state) && before.reason == now.reason && before.revision == now.revision);
+    if bad(now.state) && !was_bad {
+        let reason = now.reason.map_or("", |reason| reason.word());
+        tracing::warn!(key = %now.name.escape_debug(), state = now.state.word(), reason, message = %now.message, "an interface is not as wished");
+    } else if before.is_some_and(|before| bad(before.state)) && !bad(now.state) {
+        tracing::info!(key = %now.name.escape_debug(), state = now.state.word(), "an interface is well again");
+    }
+}

@@ -1,0 +1,30 @@
+//! The configurator's thread: takes what came in, runs a pass under the lock, sleeps until something comes or is due.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::inbox::Inbox;
+use super::{Configurator, Now};
+
+/// Longest sleep: the heartbeat tells the watchdog that the thread lives.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Runs passes on a thread of its own, since the kernel's work blocks, until the inbox is stopped. The step in hand is finished.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn spawn(configurator: Arc<Mutex<Configurator>>, inbox: Arc<Inbox>) -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name("configurator".to_owned()).spawn(move || {
+        let mut due = Instant::now();
+        loop {
+            let batch = inbox.take(due.min(Instant::now() + HEARTBEAT));
+            if batch.stop {
+                return;
+            }
+            let now = Now { instant: Instant::now(), wall: SystemTime::now().into() };
+            due = configurator.lock().unwrap_or_else(PoisonError::into_inner).pass(batch, now);
+        }
+    })
+}

@@ -1,0 +1,201 @@
+//! The rounds of a pass: plan, apply, read back, and again until a plan is empty or makes no progress.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nix::errno::Errno;
+
+use super::apply::{Applied, Outcome, apply};
+use super::desired::Key;
+use super::plan::{Action, InSync, Plan, Step, Verdict, check, plan};
+use super::published::StepRecord;
+use super::status::Failure;
+use super::{Configurator, Now};
+use crate::linux::{Done, KernelError};
+use crate::model::{LinkId, Reason};
+
+/// More rounds than any sound plan needs: creation, what creation revealed, and their corrections.
+const ROUNDS: usize = 5;
+
+/// What the rounds of one pass came to.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    /// The last verdict on each object that was looked at.
+    pub verdicts: BTreeMap<Key, Verdict>,
+    /// What the kernel last refused to each object, as long as nothing better is known.
+    pub failures: BTreeMap<Key, Failure>,
+    /// Objects whose namespace went away in the middle: nothing is known, look again soon.
+    pub adrift: BTreeSet<Key>,
+    /// Objects that were left alone because they are fought over.
+    pub contended: BTreeSet<Key>,
+    /// Differences that nobody of ours made, per object.
+    pub drift: BTreeMap<Key, Vec<String>>,
+    /// What was done.
+    pub steps: Vec<StepRecord>,
+    /// Objects that were looked at and have no wish (any more).
+    pub wishless: BTreeSet<Key>,
+}
+
+impl Configurator {
+    pub(super) fn work(&mut self, proof: InSync, now: Now) -> Work {
+        let mut work = Work::default();
+        let mut dirty = std::mem::take(&mut self.todo.dirty);
+        let by_wish = std::mem::take(&mut self.todo.by_wish);
+        self.leave_contended_alone(proof, &mut dirty, &mut work, now);
+        let mut last: Vec<Step> = Vec::new();
+        for round in 0..ROUNDS {
+            let plan = plan(self.world(), proof, &dirty);
+            if round == 0 {
+                work.drift = self.drift(&plan, &by_wish);
+            }
+            work.wishless.extend(dirty.iter().filter(|key| self.desired.get(key).is_none()).cloned());
+            // What a later round does not look at keeps the verdict of the one before.
+            work.verdicts.extend(plan.verdicts.iter().map(|(key, verdict)| (key.clone(), verdict.clone())));
+            if plan.steps.is_empty() || plan.steps == last || !self.is_sound(&plan) {
+                break;
+            }
+            let applied = self.execute(&plan, &mut work);
+            dirty = plan.steps.iter().map(|step| step.key.clone()).chain(plan.verdicts.keys().cloned()).collect();
+            self.read_back(&applied, now);
+            // A removal that has been handed over is told of by an event: nothing to look for until then.
+            dirty.extend(std::mem::take(&mut self.todo.dirty));
+            last = plan.steps;
+        }
+        work
+    }
+
+    /// Objects fought over wait for their turn; what they look like meanwhile is still found out.
+    fn leave_contended_alone(&mut self, proof: InSync, dirty: &mut BTreeSet<Key>, work: &mut Work, now: Now) {
+        let fought = |key: &&Key| {
+            let peer = self.desired.get(key).and_then(|wish| wish.peer());
+            std::iter::once(&***key).chain(peer).any(|key| self.retries.fighting(key, now.instant))
+        };
+        let contended: BTreeSet<Key> = dirty.iter().filter(fought).cloned().collect();
+        if contended.is_empty() {
+            return;
+        }
+        let look = plan(self.world(), proof, &contended);
+        dirty.retain(|key| !contended.contains(key));
+        for (key, verdict) in look.verdicts {
+            if matches!(verdict, Verdict::InWork(_)) {
+                work.contended.insert(key.clone());
+            }
+            work.verdicts.insert(key, verdict);
+        }
+    }
+
+    /// A plan that breaks an invariant is a defect of ours: it is said loudly and not executed.
+    fn is_sound(&self, plan: &Plan) -> bool {
+        let violations = check(plan, &self.observed);
+        for violation in &violations {
+            tracing::error!(%violation, %plan, "the plan is unsound and is not executed");
+        }
+        violations.is_empty()
+    }
+
+    /// What others changed of objects that were as wished, and of which neither the wish nor the namespace changed now.
+    fn drift(&self, plan: &Plan, by_wish: &BTreeSet<Key>) -> BTreeMap<Key, Vec<String>> {
+        let fulfilled = |key: &Key| {
+            let revision = self.desired.get(key).map(|wish| wish.mod_revision);
+            revision.is_some() && self.fulfilled.get(key).copied() == revision
+        };
+        let differs = plan.differences.iter().filter(|(key, _)| !by_wish.contains(*key) && fulfilled(key));
+        differs.map(|(key, what)| (key.clone(), what.clone())).collect()
+    }
+
+    fn execute(&mut self, plan: &Plan, work: &mut Work) -> Applied {
+        self.unregister(plan);
+        let applied = apply(self.parts.kernel.as_mut(), plan);
+        let counters = &self.parts.published.counters;
+        for (step, outcome) in plan.steps.iter().zip(&applied.outcomes) {
+            match outcome {
+                Outcome::Done(_) => {
+                    counters.steps_done.fetch_add(1, Ordering::Relaxed);
+                    if let Action::DeleteLink { link, .. } = &step.action {
+                        self.observed.note_reaping(*link);
+                    }
+                }
+                Outcome::Failed(error) => {
+                    counters.steps_failed.fetch_add(1, Ordering::Relaxed);
+                    note_failure(step, error, work);
+                }
+                Outcome::Skipped(_) => {}
+            }
+            work.steps.push(StepRecord { step: step.to_string(), outcome: describe(outcome) });
+        }
+        applied
+    }
+
+    /// What is about to be removed leaves the index before it leaves the kernel.
+    fn unregister(&self, plan: &Plan) {
+        let mut gone: Vec<Arc<str>> = Vec::new();
+        for step in &plan.steps {
+            let Action::DeleteLink { link, .. } = &step.action else { continue };
+            let Some(seen) = self.observed.get(*link) else { continue };
+            let Some((_, name)) = seen.logical() else { continue };
+            gone.push(Arc::from(name.as_str()));
+            // The other end goes with it.
+            gone.extend(self.desired.get(name.as_str()).and_then(|wish| wish.peer()).map(Arc::from));
+            gone.extend(
+                self.desired
+                    .naming(name.as_str())
+                    .filter(|key| self.desired.get(name.as_str()).is_none_or(|w| w.peer() == Some(key)))
+                    .cloned(),
+            );
+        }
+        self.parts.published.index.publish(gone.into_iter().map(|name| (name, None)));
+    }
+
+    fn read_back(&mut self, applied: &Applied, now: Now) {
+        self.todo.links.extend(applied.touched.iter().copied());
+        // A pair that was deleted by one end: the other one is looked at as well.
+        let others: Vec<LinkId> = applied.touched.iter().filter_map(|id| self.other_end(*id)).collect();
+        self.todo.links.extend(others);
+        self.look(now);
+    }
+
+    fn other_end(&self, id: LinkId) -> Option<LinkId> {
+        let (_, name) = self.observed.get(id)?.logical()?;
+        let peer = self.desired.get(name.as_str())?.peer()?;
+        self.observed.named(peer).map(|(other, _)| other).find(|other| self.observed.are_pair(id, *other))
+    }
+}
+
+fn note_failure(step: &Step, error: &KernelError, work: &mut Work) {
+    let mut keys = vec![step.key.clone()];
+    if let Action::CreateVeth { b_key, .. } = &step.action {
+        keys.push(b_key.clone());
+    }
+    for key in keys {
+        if gone_meanwhile(step, error) {
+            work.adrift.insert(key);
+        } else {
+            // The first cause tells most.
+            work.failures.entry(key).or_insert_with(|| Failure::of_kernel(&step.to_string(), error));
+        }
+    }
+}
+
+/// The ground moved: the namespace is gone or another one, or the link is.
+fn gone_meanwhile(step: &Step, error: &KernelError) -> bool {
+    let moved = [Errno::ENOENT, Errno::ESRCH, Errno::ESTALE, Errno::ENODEV];
+    let on_link = !matches!(step.action, Action::EnableIpv6(..));
+    moved.into_iter().any(|errno| error.is(errno)) && (on_link || !error.is(Errno::ENOENT))
+}
+
+fn describe(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Done(Done::AlreadySo) => "already so".to_owned(),
+        Outcome::Done(Done::Ok) => "done".to_owned(),
+        Outcome::Done(Done::Created { a, b }) => format!("done, indexes {a} and {b}"),
+        Outcome::Skipped(step) => format!("skipped, since step {} failed", step + 1),
+        Outcome::Failed(error) => error.to_string(),
+    }
+}
+
+/// The failure of an object that is as it should not be although nothing was refused.
+pub(super) fn contended() -> Failure {
+    let message = "someone else keeps changing this link; it is set right again at growing intervals".to_owned();
+    Failure { reason: Reason::Contended, message, attempt: 0, next_retry: None }
+}
