@@ -4,6 +4,7 @@
 //! value that exists here is a legal one: the constructors refuse the rest.
 
 pub mod address;
+pub mod decode;
 pub mod interface;
 pub mod key;
 pub mod label;
@@ -15,8 +16,10 @@ pub mod owner;
 pub mod state;
 pub mod status;
 pub mod time;
+pub mod validate;
 
 pub use address::InterfaceAddress;
+pub use decode::{Decoded, Outline, decode_interface};
 pub use interface::{InterfaceKind, InterfaceSpec, TapMode, TapSpec};
 pub use key::ConfigKey;
 pub use label::AgentLabel;
