@@ -8,6 +8,8 @@ use std::fmt;
 use crate::model::{HostIfName, IfIndex, InterfaceAddress, LinkId, MacAddr, NetnsId, ObservedLink};
 use crate::namespace::NetnsHandle;
 
+pub mod fake;
+
 /// One end of a veth pair to be made, complete from its first moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewLink {

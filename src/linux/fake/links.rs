@@ -1,0 +1,233 @@
+//! Rules of links: how they are made, changed and deleted, and what a change of one does to its addresses and its peer.
+//!
+//! Measured on Linux 6.18.
+
+use nix::errno::Errno;
+
+use super::faults::OpKind;
+use super::state::{Refusal, State, refuse};
+use crate::linux::{Done, ExpectedMark, KernelError, LinkChange, LinkEvent, NewLink};
+use crate::model::interface::{MTU_MAX, MTU_MIN};
+use crate::model::{LinkId, LinkKind, NetnsId};
+
+/// Longest alias in bytes (`IFALIASZ` less one).
+const ALIAS_MAX: usize = 255;
+
+fn check_mtu(mtu: u32) -> Result<(), Refusal> {
+    match mtu {
+        ..MTU_MIN => Err(Refusal(Errno::EINVAL, "mtu less than device minimum")),
+        MTU_MIN..=MTU_MAX => Ok(()),
+        _ => Err(Refusal(Errno::EINVAL, "mtu greater than device maximum")),
+    }
+}
+
+impl State {
+    /// `RTM_NEWLINK` of a veth pair: all or nothing. Both ends carry the group; neither gets an alias, which the kernel ignores here.
+    pub(super) fn create_veth(&mut self, a: &NewLink, b: &NewLink, group: u32, a_up: bool) -> Result<Done, Refusal> {
+        for end in [a, b] {
+            check_mtu(end.mtu)?;
+            if self.living(end.netns)?.name_taken(end.name.as_str()) {
+                return refuse(Errno::EEXIST);
+            }
+        }
+        if a.netns == b.netns && a.name == b.name {
+            return refuse(Errno::EEXIST);
+        }
+        // The peer is registered first, so within one namespace it has the lower index.
+        let b_id = self.add_end(b, group)?;
+        let a_id = self.add_end(a, group)?;
+        let (a_uid, b_uid) = (self.link_mut(a_id)?.uid, self.link_mut(b_id)?.uid);
+        self.link_mut(a_id)?.peer = Some(b_uid);
+        self.link_mut(b_id)?.peer = Some(a_uid);
+        if a.netns != b.netns {
+            self.nsid(a.netns, b.netns);
+            self.nsid(b.netns, a.netns);
+        }
+        self.link_mut(a_id)?.observed.admin_up = a_up;
+        self.emit_link(b_id);
+        self.emit_link(a_id);
+        Ok(Done::Created { a: a_id.ifindex, b: b_id.ifindex })
+    }
+
+    fn add_end(&mut self, end: &NewLink, group: u32) -> Result<LinkId, Refusal> {
+        let id = self.add_link(end.netns, end.name.as_str(), LinkKind::Veth)?;
+        let link = self.link_mut(id)?;
+        link.observed.mac = end.mac.or(link.observed.mac);
+        link.observed.mtu = end.mtu;
+        link.observed.group = group;
+        link.mac_given = end.mac.is_some();
+        // It never existed without this group, so this is all that it ever carried.
+        link.marks.clear();
+        link.remember_marks();
+        Ok(id)
+    }
+
+    /// `RTM_SETLINK`: the settings one after another in the kernel's order. The first that fails ends it; what came before stays done.
+    pub(super) fn set_link(&mut self, id: LinkId, change: &LinkChange) -> Result<Done, Refusal> {
+        if change.alias.as_ref().is_some_and(|alias| alias.len() > ALIAS_MAX) {
+            // Refused by the attribute policy, before anything is looked at.
+            self.link_mut(id)?;
+            return refuse(Errno::ERANGE);
+        }
+        self.change(id)?;
+        let outcome = self.set_link_in_order(id, change);
+        if let Ok(link) = self.link_mut(id) {
+            link.remember_marks();
+        }
+        self.emit_link(id);
+        outcome
+    }
+
+    fn set_link_in_order(&mut self, id: LinkId, change: &LinkChange) -> Result<Done, Refusal> {
+        if let Some(mac) = change.mac {
+            // Addresses stay as they are, the kernel's link-local of the old one too.
+            let link = self.link_mut(id)?;
+            link.observed.mac = Some(mac);
+            link.mac_given = true;
+        }
+        if let Some(mtu) = change.mtu {
+            self.set_mtu(id, mtu)?;
+        }
+        if let Some(group) = change.group {
+            self.link_mut(id)?.observed.group = group;
+        }
+        if let Some(name) = &change.name {
+            self.set_name(id, name.as_str())?;
+        }
+        if let Some(alias) = &change.alias {
+            self.link_mut(id)?.observed.alias = Some(alias.as_str()).filter(|a| !a.is_empty()).map(Into::into);
+        }
+        if let Some(up) = change.up {
+            self.set_up(id, up)?;
+        }
+        Ok(Done::Ok)
+    }
+
+    fn set_name(&mut self, id: LinkId, name: &str) -> Result<(), Refusal> {
+        if *self.link_mut(id)?.observed.name == *name {
+            return Ok(());
+        }
+        // Its own alternative names count as taken, too.
+        if self.living(id.netns)?.name_taken(name) {
+            return refuse(Errno::EEXIST);
+        }
+        self.link_mut(id)?.observed.name = name.into();
+        Ok(())
+    }
+
+    fn set_mtu(&mut self, id: LinkId, mtu: u32) -> Result<(), Refusal> {
+        check_mtu(mtu)?;
+        let default = self.living(id.netns)?.settings.ipv6_disabled;
+        let link = self.link_mut(id)?;
+        let had_ipv6 = link.has_ipv6();
+        link.observed.mtu = mtu;
+        match (had_ipv6, link.has_ipv6()) {
+            (true, false) => self.drop_ipv6(id),
+            (false, true) => {
+                // IPv6 is set up anew on the link: what was switched on for it before is forgotten.
+                link.observed.ipv6_disabled = default;
+                self.make_link_local(id);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Refusal> {
+        let link = self.link_mut(id)?;
+        if std::mem::replace(&mut link.observed.admin_up, up) == up {
+            return Ok(());
+        }
+        if up {
+            self.make_link_local(id);
+        } else {
+            self.drop_ipv6(id);
+        }
+        if let Some(peer) = self.peer_of(id) {
+            // The peer has gained or lost its carrier.
+            self.make_link_local(peer);
+            self.emit_link(peer);
+        }
+        Ok(())
+    }
+
+    /// Writes `disable_ipv6 = 0` into the folder of this *name*: whoever bears it is changed.
+    pub(super) fn enable_ipv6(&mut self, netns: NetnsId, name: &str) -> Result<Done, Refusal> {
+        let home = self.living(netns)?;
+        let found = home.links.values().find(|link| *link.observed.name == *name && link.has_ipv6()).map(|link| link.observed.ifindex);
+        let Some(ifindex) = found else { return refuse(Errno::ENOENT) };
+        if home.settings.proc_sys_readonly {
+            return refuse(Errno::EROFS);
+        }
+        let id = LinkId { netns, ifindex };
+        if std::mem::replace(&mut self.change(id)?.observed.ipv6_disabled, false) {
+            self.make_link_local(id);
+            self.emit_link(id);
+        }
+        Ok(Done::Ok)
+    }
+
+    /// Marks the link as doomed and hands it to the reaper.
+    pub(super) fn delete_link(&mut self, id: LinkId, doomed_group: u32, expected: &ExpectedMark) -> Result<Done, Refusal> {
+        self.living(id.netns)?;
+        let Ok(link) = self.link_mut(id) else { return Ok(Done::AlreadySo) };
+        let same_alias = expected.alias.is_some() && link.observed.alias == expected.alias;
+        if link.observed.group != expected.group && !same_alias {
+            return refuse(Errno::ESTALE);
+        }
+        if &*link.observed.name == "lo" {
+            return refuse(Errno::EOPNOTSUPP);
+        }
+        self.change(id)?.observed.group = doomed_group;
+        self.link_mut(id)?.remember_marks();
+        self.emit_link(id);
+        if !self.doomed.contains(&id) {
+            self.doomed.push(id);
+        }
+        if self.reap_at_once {
+            self.reap();
+        }
+        Ok(Done::Ok)
+    }
+
+    /// Removes what waits for the reaper, with the other ends. Returns how many of those that waited are gone.
+    pub(super) fn reap(&mut self) -> usize {
+        let mut reaped = 0;
+        for id in std::mem::take(&mut self.doomed) {
+            match self.faults.due(OpKind::Reap).map(super::faults::FaultMode::errno) {
+                Some(errno) => {
+                    let attempted = format!("delete link {} in namespace {}", id.ifindex, id.netns);
+                    let error = KernelError { errno: errno as i32, text: String::new(), attempted };
+                    self.emit(LinkEvent::ReapFailed(id, error));
+                }
+                None => {
+                    self.destroy(id);
+                    reaped += 1;
+                }
+            }
+        }
+        reaped
+    }
+
+    /// The link is no more, nor is its other end.
+    pub(super) fn destroy(&mut self, id: LinkId) {
+        let peer = self.peer_of(id);
+        for id in [Some(id), peer].into_iter().flatten() {
+            let Some(link) = self.netns.get_mut(&id.netns).and_then(|netns| netns.links.remove(&id.ifindex)) else { continue };
+            self.places.remove(&link.uid);
+            self.bury(id, link);
+            self.emit(LinkEvent::LinkGone(id));
+        }
+    }
+
+    /// A namespace ends, with everything in it and with the other ends elsewhere.
+    pub(super) fn kill_netns(&mut self, netns: NetnsId) -> Result<(), Refusal> {
+        let inside: Vec<_> = self.living(netns)?.links.keys().map(|ifindex| LinkId { netns, ifindex: *ifindex }).collect();
+        for id in inside {
+            self.destroy(id);
+        }
+        self.living(netns)?.alive = false;
+        self.emit(LinkEvent::NetnsGone(netns));
+        Ok(())
+    }
+}
