@@ -183,3 +183,6 @@ impl Configurator {
         candidates.into_iter().flatten().min().unwrap_or(now.instant + VERIFY_EVERY)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! A host in memory: namespaces by name, a store, and a clock that the test moves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::configurator::inbox::Inbox;
+use crate::configurator::memory::{KnownStore, Memory, UsedNetns};
+use crate::configurator::plan::Settings;
+use crate::configurator::published::Published;
+use crate::configurator::{Configurator, Now, Parts};
+use crate::linux::fake::{FakeWorld, NetnsSettings};
+use crate::model::{AgentLabel, InterfaceStatus, NetnsId, NetnsRef, NetnsSlot, Owner, Reason, Timestamp};
+use crate::namespace::{NetnsEvent, NetnsSink, NetnsTracker};
+use crate::store::{StoreEvent, StoreIdentity, StoreSink, Versioned};
+
+pub(super) const CLUSTER: u64 = 0xc1;
+
+/// Memory that the test keeps over restarts of the agent.
+#[derive(Clone, Default)]
+pub(super) struct SharedMemory(pub Arc<Mutex<Remembered>>);
+
+#[derive(Default)]
+pub(super) struct Remembered {
+    pub store: Option<KnownStore>,
+    pub netns: Vec<UsedNetns>,
+    pub applied: bool,
+}
+
+impl Memory for SharedMemory {
+    fn known_store(&self) -> Option<KnownStore> {
+        self.0.lock().unwrap().store.clone()
+    }
+    fn remember_store(&mut self, store: &KnownStore) {
+        self.0.lock().unwrap().store = Some(store.clone());
+    }
+    fn remember_netns(&mut self, used: &[UsedNetns]) {
+        self.0.lock().unwrap().netns = used.to_vec();
+    }
+    fn first_start(&self) -> bool {
+        !self.0.lock().unwrap().applied
+    }
+    fn listing_applied(&mut self) {
+        self.0.lock().unwrap().applied = true;
+    }
+}
+
+/// Named namespaces of the fake host; `own` is the agent's.
+#[derive(Default)]
+struct Host {
+    names: BTreeMap<String, NetnsId>,
+    watched: BTreeSet<NetnsSlot>,
+    create: Vec<NetnsSlot>,
+}
+
+struct FakeTracker {
+    host: Mutex<Host>,
+    world: FakeWorld,
+    inbox: Arc<Inbox>,
+}
+
+impl FakeTracker {
+    fn answer(&self, host: &Host, slot: &NetnsSlot) {
+        let name = match &slot.reference {
+            NetnsRef::Default => "own",
+            NetnsRef::Named(name) => name,
+            _ => "",
+        };
+        let slot = slot.clone();
+        self.inbox.netns_event(match host.names.get(name) {
+            Some(id) => NetnsEvent::Bound { slot, netns: self.world.handle(*id), created: false },
+            None => NetnsEvent::Unbound { slot, reason: Reason::NamespaceMissing, message: format!("namespace `{name}` is not there") },
+        });
+    }
+}
+
+impl NetnsTracker for FakeTracker {
+    fn watch(&self, slot: &NetnsSlot, create: bool) {
+        let mut host = self.host.lock().unwrap();
+        host.watched.insert(slot.clone());
+        if create {
+            host.create.push(slot.clone());
+        }
+        self.answer(&host, slot);
+    }
+    fn unwatch(&self, slot: &NetnsSlot) {
+        self.host.lock().unwrap().watched.remove(slot);
+    }
+    fn recheck(&self) {
+        let host = self.host.lock().unwrap();
+        host.watched.iter().for_each(|slot| self.answer(&host, slot));
+    }
+}
+
+/// The host, the store and the agent under test.
+pub(super) struct Bench {
+    pub world: FakeWorld,
+    pub published: Arc<Published>,
+    pub memory: SharedMemory,
+    pub owner: Owner,
+    pub settings: Settings,
+    pub now: Now,
+    pub store: BTreeMap<String, Versioned>,
+    pub cluster: u64,
+    pub revision: i64,
+    names: BTreeMap<String, NetnsId>,
+    inbox: Arc<Inbox>,
+    tracker: Arc<FakeTracker>,
+    agent: Configurator,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Bench {
+    /// A host with the namespaces `own`, `red` and `blue`; the agent has started on an empty store.
+    pub(super) fn new() -> Self {
+        let mut bench = Self::stopped(Settings::default());
+        bench.start();
+        bench
+    }
+
+    pub(super) fn stopped(settings: Settings) -> Self {
+        let world = FakeWorld::new();
+        let names = ["own", "red", "blue"].map(|name| (name.to_owned(), world.add_netns(NetnsSettings::default())));
+        let owner = Owner::new(AgentLabel::new("vpp1").unwrap());
+        let memory = SharedMemory::default();
+        let now = Now { instant: Instant::now(), wall: Timestamp(1_767_225_600_000) };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (inbox, published) = (Inbox::new(), Arc::new(Published::default()));
+        let (agent, tracker) = boot(&world, &owner, settings, &inbox, &published, &memory, names.clone().into());
+        let names = names.into();
+        let (store, revision, cluster) = (BTreeMap::new(), 1, CLUSTER);
+        Self { world, published, memory, owner, settings, now, store, cluster, revision, names, inbox, tracker, agent, runtime }
+    }
+
+    /// Ends the agent as SIGKILL does and begins a new one; nothing is told to it yet.
+    pub(super) fn kill(&mut self) {
+        self.inbox = Inbox::new();
+        self.published = Arc::new(Published::default());
+        let (agent, tracker) =
+            boot(&self.world, &self.owner, self.settings, &self.inbox, &self.published, &self.memory, self.names.clone());
+        (self.agent, self.tracker) = (agent, tracker);
+    }
+
+    /// The search of the host and the first listing reach the agent.
+    pub(super) fn start(&mut self) {
+        for (name, id) in &self.names {
+            self.inbox.netns_event(NetnsEvent::Found { netns: self.world.handle(*id), reference: name.clone() });
+        }
+        self.inbox.netns_event(NetnsEvent::SearchDone);
+        self.list();
+        self.run();
+    }
+
+    pub(super) fn restart(&mut self) {
+        self.kill();
+        self.start();
+    }
+
+    /// Sends the whole store as a listing.
+    pub(super) fn list(&mut self) {
+        let mut events = vec![StoreEvent::Init];
+        events.extend(self.store.iter().map(|(key, value)| StoreEvent::InitApply(key.clone(), value.clone())));
+        events.push(StoreEvent::InitDone(StoreIdentity { cluster: self.cluster, revision: self.revision }));
+        self.deliver(events);
+    }
+
+    pub(super) fn deliver(&self, events: Vec<StoreEvent>) {
+        self.runtime.block_on(self.inbox.deliver(events));
+    }
+
+    /// Writes values without telling the agent.
+    pub(super) fn write(&mut self, values: &[(&str, &str)]) -> Vec<StoreEvent> {
+        self.revision += 1;
+        let mut events = Vec::new();
+        for (name, value) in values {
+            let key = format!("linux/config/v1/interface/{name}");
+            let create_revision = self.store.get(&key).map_or(self.revision, |v| v.create_revision);
+            let versioned = Versioned { value: value.as_bytes().to_vec(), create_revision, mod_revision: self.revision };
+            self.store.insert(key.clone(), versioned.clone());
+            events.push(StoreEvent::Apply(key, versioned));
+        }
+        events
+    }
+
+    /// Writes values at one revision and lets the agent work until it is idle.
+    pub(super) fn put(&mut self, values: &[(&str, &str)]) {
+        let events = self.write(values);
+        self.deliver(events);
+        self.run();
+    }
+
+    pub(super) fn erase(&mut self, name: &str) -> StoreEvent {
+        self.revision += 1;
+        let key = format!("linux/config/v1/interface/{name}");
+        self.store.remove(&key);
+        StoreEvent::Delete(key, self.revision)
+    }
+
+    pub(super) fn del(&mut self, name: &str) {
+        let event = self.erase(name);
+        self.deliver(vec![event]);
+        self.run();
+    }
+
+    /// Passes until nothing comes in any more; the reaper works in between.
+    pub(super) fn run(&mut self) {
+        for _ in 0..100 {
+            let batch = self.inbox.take(self.now.instant);
+            let idle = batch.is_empty();
+            self.agent.pass(batch, self.now);
+            if self.world.reap() == 0 && idle {
+                return;
+            }
+        }
+        panic!("the agent does not come to rest");
+    }
+
+    /// One pass, with the reaper asleep.
+    pub(super) fn pass(&mut self) {
+        let batch = self.inbox.take(self.now.instant);
+        self.agent.pass(batch, self.now);
+    }
+
+    pub(super) fn wait(&mut self, duration: Duration) {
+        self.now.instant += duration;
+        self.now.wall = self.now.wall.after(duration);
+        self.run();
+    }
+
+    pub(super) fn resync(&mut self, accept: bool) {
+        use crate::configurator::published::Requests;
+        self.inbox.resync(accept);
+        self.run();
+    }
+
+    pub(super) fn ns(&self, name: &str) -> NetnsId {
+        self.names[name]
+    }
+
+    /// A namespace of this name appears (again).
+    pub(super) fn add_netns(&mut self, name: &str) {
+        let id = self.world.add_netns(NetnsSettings::default());
+        self.names.insert(name.to_owned(), id);
+        self.sync_names();
+    }
+
+    /// The name goes; the namespace dies with it.
+    pub(super) fn kill_netns(&mut self, name: &str) {
+        let id = self.names.remove(name).unwrap();
+        self.world.kill_netns(id).unwrap();
+        self.sync_names();
+    }
+
+    /// The name goes; the namespace lives on, out of reach.
+    pub(super) fn unmount(&mut self, name: &str) -> NetnsId {
+        let id = self.names.remove(name).unwrap();
+        self.sync_names();
+        id
+    }
+
+    fn sync_names(&mut self) {
+        self.tracker.host.lock().unwrap().names = self.names.clone();
+        self.tracker.recheck();
+        self.run();
+    }
+
+    pub(super) fn status(&self, name: &str) -> InterfaceStatus {
+        (*self.published.statuses.get(name).unwrap_or_else(|| panic!("no status of {name}"))).clone()
+    }
+
+    /// `STATE` or `STATE REASON`.
+    pub(super) fn state(&self, name: &str) -> String {
+        match self.published.statuses.get(name) {
+            None => "-".to_owned(),
+            Some(status) => match status.reason {
+                Some(reason) => format!("{} {reason}", status.state),
+                None => status.state.to_string(),
+            },
+        }
+    }
+
+    pub(super) fn digest(&self) -> String {
+        self.world.digest(&self.owner)
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        self.world.calls().writes()
+    }
+}
+
+fn boot(
+    world: &FakeWorld,
+    owner: &Owner,
+    settings: Settings,
+    inbox: &Arc<Inbox>,
+    published: &Arc<Published>,
+    memory: &SharedMemory,
+    names: BTreeMap<String, NetnsId>,
+) -> (Configurator, Arc<FakeTracker>) {
+    world.set_sink(inbox.clone());
+    let host = Host { names, ..Host::default() };
+    let tracker = Arc::new(FakeTracker { host: Mutex::new(host), world: world.clone(), inbox: inbox.clone() });
+    let agent = Configurator::new(Parts {
+        owner: owner.clone(),
+        settings,
+        create_named: true,
+        adopt_on_first_start: true,
+        kernel: Box::new(world.kernel()),
+        tracker: tracker.clone(),
+        memory: Box::new(memory.clone()),
+        published: published.clone(),
+    });
+    (agent, tracker)
+}
+
+/// An end of a pair in a named namespace.
+pub(super) fn veth(name: &str, peer: &str, netns: &str, more: &str) -> String {
+    format!(
+        r#"{{"name":"{name}","enabled":true,"namespace":{{"type":"NAMED_NS","name":"{netns}"}},"veth":{{"peer_if_name":"{peer}"}}{more}}}"#
+    )
+}
+
+/// The pair of the field cases: veth1 in red, veth2 in blue.
+pub(super) fn the_pair(bench: &mut Bench) {
+    let one = veth("veth1", "veth2", "red", r#","ip_addresses":["10.11.1.1/24","fd00::1/64"]"#);
+    let two = veth("veth2", "veth1", "blue", r#","ip_addresses":["10.11.1.2/24"]"#);
+    bench.put(&[("veth1", &one), ("veth2", &two)]);
+}

@@ -1,0 +1,172 @@
+//! Pairs come, change and go.
+
+use super::bench::{Bench, the_pair, veth};
+
+#[test]
+fn one_end_alone_waits_and_touches_nothing() {
+    let mut bench = Bench::new();
+    let writes = bench.writes();
+    bench.put(&[("veth1", &veth("veth1", "veth2", "red", ""))]);
+    assert_eq!(bench.state("veth1"), "PENDING PEER_MISSING");
+    assert_eq!(bench.status("veth1").waits_for, ["veth2"]);
+    assert_eq!(bench.writes(), writes);
+    bench.put(&[("veth2", &veth("veth2", "veth1", "blue", ""))]);
+    assert_eq!(bench.state("veth1"), "CONFIGURED");
+    assert_eq!(bench.state("veth2"), "CONFIGURED");
+    bench.del("veth1");
+    assert_eq!(bench.state("veth1"), "-");
+    assert_eq!(bench.state("veth2"), "PENDING PEER_MISSING");
+    assert_eq!(bench.digest(), "");
+    assert!(bench.published.index.is_empty());
+}
+
+#[test]
+fn a_pair_is_complete_and_told() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    assert_eq!((bench.state("veth1"), bench.state("veth2")), ("CONFIGURED".into(), "CONFIGURED".into()));
+    let status = bench.status("veth1");
+    let addresses: Vec<String> = status.ip_addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.11.1.1/24", "fd00::1/64"]);
+    assert_eq!((status.admin, status.oper, status.mtu), ("UP", "UP", 1500));
+    assert_eq!(status.revision, bench.revision);
+    let entry = bench.published.index.get("veth1").unwrap();
+    assert_eq!(entry.link.netns, bench.ns("red"));
+    assert_eq!(entry.link.ifindex.get(), status.if_index);
+}
+
+#[test]
+fn a_settled_system_plans_nothing() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    let writes = bench.writes();
+    bench.resync(false);
+    bench.restart();
+    assert_eq!(bench.state("veth1"), "CONFIGURED");
+    assert_eq!(bench.writes(), writes, "{:?}", bench.world.take_log());
+}
+
+#[test]
+fn settings_change_in_place() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    let index = bench.status("veth1").if_index;
+    let changed = r#","ip_addresses":["10.11.1.3/24","fd00::3/64"],"mtu":1400,"phys_address":"02:00:00:00:00:07","host_if_name":"eth7""#;
+    bench.put(&[("veth1", &veth("veth1", "veth2", "red", changed))]);
+    let status = bench.status("veth1");
+    assert_eq!(status.state.word(), "CONFIGURED", "{}", status.message);
+    assert_eq!((status.if_index, status.mtu, &*status.host_if_name, &*status.phys_address), (index, 1400, "eth7", "02:00:00:00:00:07"));
+    let addresses: Vec<String> = status.ip_addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.11.1.3/24", "fd00::3/64"]);
+    bench.put(&[("veth1", &veth("veth1", "veth2", "red", "").replace("true", "false"))]);
+    let status = bench.status("veth1");
+    assert_eq!((status.state.word(), status.admin, status.mtu), ("CONFIGURED", "DOWN", 1500));
+    assert!(status.ip_addresses.is_empty());
+}
+
+#[test]
+fn another_namespace_or_peer_makes_another_pair() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    bench.put(&[("veth1", &veth("veth1", "veth2", "own", ""))]);
+    assert_eq!(bench.state("veth1"), "CONFIGURED");
+    assert!(bench.world.link(bench.ns("red"), "veth1").is_none());
+    assert!(bench.world.link(bench.ns("own"), "veth1").is_some());
+    bench.put(&[("veth3", &veth("veth3", "veth1", "red", "")), ("veth1", &veth("veth1", "veth3", "own", ""))]);
+    assert_eq!(bench.state("veth1"), "CONFIGURED");
+    assert_eq!(bench.state("veth3"), "CONFIGURED");
+    assert_eq!(bench.state("veth2"), "PENDING PEER_MISMATCH");
+    assert!(bench.world.link(bench.ns("blue"), "veth2").is_none());
+}
+
+#[test]
+fn names_are_swapped_and_passed_on() {
+    let mut bench = Bench::new();
+    let host = |name: &str| format!(r#","host_if_name":"{name}""#);
+    bench.put(&[
+        ("a1", &veth("a1", "a2", "red", &host("x"))),
+        ("a2", &veth("a2", "a1", "blue", &host("x"))),
+        ("b1", &veth("b1", "b2", "red", &host("y"))),
+        ("b2", &veth("b2", "b1", "blue", &host("y"))),
+    ]);
+    assert_eq!(bench.state("a1"), "CONFIGURED");
+    bench.put(&[("a1", &veth("a1", "a2", "red", &host("y"))), ("b1", &veth("b1", "b2", "red", &host("x")))]);
+    for name in ["a1", "a2", "b1", "b2"] {
+        assert_eq!(bench.state(name), "CONFIGURED", "{name}: {}", bench.status(name).message);
+    }
+    assert_eq!(bench.status("a1").host_if_name, "y");
+    // Two wishes for one name: who has it keeps it, and it passes on when the holder goes.
+    bench.put(&[("b1", &veth("b1", "b2", "red", &host("y")))]);
+    assert_eq!(bench.state("a1"), "CONFIGURED");
+    assert_eq!(bench.state("b1"), "FAILED NAME_CONFLICT");
+    bench.del("a1");
+    assert_eq!(bench.state("b1"), "CONFIGURED");
+    assert_eq!(bench.status("b1").host_if_name, "y");
+}
+
+#[test]
+fn both_ends_under_one_name_in_one_namespace() {
+    let mut bench = Bench::new();
+    let host = r#","host_if_name":"eth1""#;
+    bench.put(&[("v1", &veth("v1", "v2", "red", host)), ("v2", &veth("v2", "v1", "red", host))]);
+    assert_eq!(bench.state("v1"), "FAILED NAME_CONFLICT");
+    assert_eq!(bench.state("v2"), "FAILED NAME_CONFLICT");
+    bench.put(&[("v2", &veth("v2", "v1", "blue", host))]);
+    assert_eq!(bench.state("v1"), "CONFIGURED");
+}
+
+#[test]
+fn peers_that_do_not_answer() {
+    let mut bench = Bench::new();
+    bench.put(&[("a", &veth("a", "b", "red", "")), ("b", &veth("b", "c", "blue", "")), ("c", &veth("c", "b", "red", ""))]);
+    assert_eq!(bench.state("a"), "PENDING PEER_MISMATCH");
+    assert_eq!(bench.state("b"), "CONFIGURED");
+    assert_eq!(bench.state("c"), "CONFIGURED");
+}
+
+#[test]
+fn an_invalid_update_freezes_what_stands() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    let digest = bench.digest();
+    bench.put(&[("veth1", "{")]);
+    assert_eq!(bench.state("veth1"), "INVALID BAD_ENCODING");
+    assert_eq!(bench.state("veth2"), "CONFIGURED");
+    assert_eq!(bench.digest(), digest);
+    bench.restart();
+    assert_eq!(bench.state("veth1"), "INVALID BAD_ENCODING");
+    assert_eq!(bench.state("veth2"), "CONFIGURED");
+    assert_eq!(bench.digest(), digest);
+    // The valid end still follows its own key.
+    bench.put(&[("veth2", &veth("veth2", "veth1", "blue", r#","mtu":1300"#))]);
+    assert_eq!(bench.status("veth2").mtu, 1300);
+    bench.del("veth1");
+    assert_eq!(bench.digest(), "");
+    assert_eq!(bench.state("veth2"), "PENDING PEER_MISSING");
+}
+
+#[test]
+fn a_namespace_goes_and_comes_back() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    let digest = bench.digest();
+    bench.kill_netns("blue");
+    assert_eq!(bench.state("veth1"), "PENDING NAMESPACE_MISSING");
+    assert_eq!(bench.state("veth2"), "PENDING NAMESPACE_MISSING");
+    assert_eq!(bench.digest(), "");
+    bench.add_netns("blue");
+    assert_eq!(bench.state("veth1"), "CONFIGURED", "{}", bench.status("veth1").message);
+    assert_eq!(bench.digest().lines().count(), digest.lines().count());
+}
+
+#[test]
+fn a_namespace_out_of_reach_takes_our_end_along() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    bench.unmount("blue");
+    assert_eq!(bench.state("veth2"), "PENDING NAMESPACE_MISSING");
+    assert!(bench.world.link(bench.ns("red"), "veth1").is_none());
+    bench.del("veth1");
+    bench.del("veth2");
+    assert_eq!(bench.digest(), "");
+}
