@@ -301,7 +301,7 @@ fn namespaces_that_are_refused() {
         (json!({"type": 0}), "pid", "must be given"),
         (json!({"pid": u32::MAX}), "pid", "1 to 4194304"),
         // Without `type` it is a PID; the default namespace would be a bad guess.
-        (json!({"name": "red"}), "pid", "give the type for `name`"),
+        (json!({"name": "red"}), "pid", "no `type` means PID_REF_NS; if `name` is meant, write type NAMED_NS"),
         (json!({"type": 2}), "name", "must not be empty"),
         (json!({"type": 2, "name": "."}), "name", "folder"),
         (json!({"type": 2, "name": ".."}), "name", "folder"),
