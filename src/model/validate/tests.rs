@@ -344,6 +344,9 @@ fn every_reason_at_once() {
     let wanted = ["host_if_name", "ip_addresses[0]", "ip_addresses[2]", "phys_address", "mtu", "namespace.name", "veth.peer_if_name"];
     assert_eq!(fields, wanted);
 
+    let names_first = errors(&json!({"type": 1, "veth": null, "mtu": 3, "tap": {"temp_if_name": "a b"}}));
+    assert_eq!((names_first[0].reason, names_first[1].reason), (Reason::BadName, Reason::BadMtu));
+
     let many = errors(&json!({"ip_addresses": vec!["x"; 100_000], "host_if_name": "a b"}));
     assert_eq!((many.len(), many[0].field.as_str()), (65, "host_if_name"));
     assert_eq!(many[64].rule, "has 99937 more errors");
