@@ -95,7 +95,7 @@ fn spec(key: &str, wish: &Interface, findings: &mut Findings) -> Option<Interfac
 fn name(key: &str, wish: &Interface, findings: &mut Findings) -> Option<InterfaceName> {
     let name = InterfaceName::new(key);
     if let Err(why) = &name {
-        let hint = format!("the key must be `{}` and one name", key::INTERFACE_CONFIG_PREFIX);
+        let hint = format!("after `{}` the key must be one legal name", key::INTERFACE_CONFIG_PREFIX);
         findings.error(Reason::BadName, "name", key, why.to_string(), hint);
     }
     if wish.name == key {

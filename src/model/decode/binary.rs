@@ -13,7 +13,9 @@ pub fn parse(known: &MessageDescriptor, bytes: &[u8]) -> Result<DynamicMessage, 
     let mut message = DynamicMessage::new(known.clone());
     let mut rest = bytes;
     if let Err(error) = message.merge(&mut rest) {
-        return Err(format!("at byte {}: {error}", bytes.len() - rest.len()));
+        let text = error.to_string();
+        let why = text.rsplit_once("Protobuf message: ").map_or(&*text, |(_, why)| why);
+        return Err(format!("at byte {}: {why}", bytes.len() - rest.len()));
     }
     if message.fields().next().is_none() {
         return Err("no field in it is known".to_owned());

@@ -185,7 +185,11 @@ impl Findings {
         };
         let number = number.and_then(|n| N::try_from(n).ok());
         if number.is_none() {
-            self.mistyped(path, json, &format!("a whole number from {least} to {most}"));
+            let wanted = format!("a whole number from {least} to {most}");
+            match json {
+                Json::Whole(_) | Json::Text(_) => self.error(path, &json.excerpt(), format!("must be {wanted}"), "correct the number"),
+                _ => drop(self.mistyped(path, json, &wanted)),
+            }
         }
         number
     }

@@ -126,6 +126,7 @@ fn types_are_not_coerced() {
         (r#","mtu":"+1500""#, "mtu"),
         (r#","mtu":" 1500""#, "mtu"),
         (r#","mtu":"01500""#, "mtu"),
+        (r#","mtu":"-0""#, "mtu"),
         (r#","mtu":"""#, "mtu"),
         (r#","mtu":"1500.0""#, "mtu"),
         (r#","enabled":"true""#, "enabled"),

@@ -74,13 +74,16 @@ fn set_fields(given: &Namespace) -> Vec<(&'static str, String)> {
 
 /// A forgotten `type` is the usual mistake: it means PID_REF_NS.
 fn hint(given: &Namespace, kind: Type) -> String {
-    let others: Vec<&str> = set_fields(given).into_iter().map(|(field, _)| field).filter(|f| *f != field_of(kind)).collect();
-    match others.first() {
-        Some(other) => format!(
-            "`type` says which field is read, {} is the one for `{}`; give the type for `{other}`, or correct the field",
-            kind.as_str_name(),
-            field_of(kind)
-        ),
+    let fields = set_fields(given);
+    let other = [Type::PidRefNs, Type::MicroserviceRefNs, Type::NamedNs, Type::FileRefNs]
+        .into_iter()
+        .find(|other| *other != kind && fields.iter().any(|(field, _)| *field == field_of(*other)));
+    match other {
+        Some(other) => {
+            let given = if given.r#type.is_none() { "no `type` means" } else { "the `type` is" };
+            let (kind, field, wanted) = (kind.as_str_name(), field_of(other), other.as_str_name());
+            format!("{given} {kind}; if `{field}` is meant, write type {wanted}")
+        }
         None => "correct it, or leave `namespace` out for the agent's own namespace".to_owned(),
     }
 }

@@ -301,7 +301,7 @@ fn namespaces_that_are_refused() {
         (json!({"type": 0}), "pid", "must be given"),
         (json!({"pid": u32::MAX}), "pid", "1 to 4194304"),
         // Without `type` it is a PID; the default namespace would be a bad guess.
-        (json!({"name": "red"}), "pid", "give the type for `name`"),
+        (json!({"name": "red"}), "pid", "no `type` means PID_REF_NS; if `name` is meant, write type NAMED_NS"),
         (json!({"type": 2}), "name", "must not be empty"),
         (json!({"type": 2, "name": "."}), "name", "folder"),
         (json!({"type": 2, "name": ".."}), "name", "folder"),
@@ -343,6 +343,9 @@ fn every_reason_at_once() {
     let fields: Vec<&str> = found.iter().map(|e| e.field.as_str()).collect();
     let wanted = ["host_if_name", "ip_addresses[0]", "ip_addresses[2]", "phys_address", "mtu", "namespace.name", "veth.peer_if_name"];
     assert_eq!(fields, wanted);
+
+    let names_first = errors(&json!({"type": 1, "veth": null, "mtu": 3, "tap": {"temp_if_name": "a b"}}));
+    assert_eq!((names_first[0].reason, names_first[1].reason), (Reason::BadName, Reason::BadMtu));
 
     let many = errors(&json!({"ip_addresses": vec!["x"; 100_000], "host_if_name": "a b"}));
     assert_eq!((many.len(), many[0].field.as_str()), (65, "host_if_name"));
