@@ -55,6 +55,8 @@ pub(super) struct Link {
     pub(super) mac_given: bool,
     /// Every pair of marks that it ever carried.
     pub(super) marks: Vec<Marks>,
+    /// The kernel has made its link-local since the link last came up; it makes none again when the carrier only came back.
+    pub(super) ipv6_ready: bool,
     /// How often someone else changed it.
     pub(super) outside_changes: u64,
 }
@@ -180,7 +182,7 @@ impl State {
         let mut observed = ObservedLink::bare(ifindex, name, kind);
         observed.mac = generated_mac(uid);
         observed.ipv6_disabled = home.settings.ipv6_disabled;
-        let mut link = Link { uid, observed, peer: None, mac_given: false, marks: Vec::new(), outside_changes: 0 };
+        let mut link = Link { uid, observed, peer: None, mac_given: false, marks: Vec::new(), ipv6_ready: false, outside_changes: 0 };
         link.remember_marks();
         home.links.insert(ifindex, link);
         let id = LinkId { netns, ifindex };

@@ -52,8 +52,9 @@ fn a_new_pair_carries_the_group_and_what_was_asked() {
 
 #[test]
 fn oper_state_of_a_pair() {
-    let w = World::new();
-    for (name, b, waiting) in [("same", w.a, OperState::LowerLayerDown), ("far", w.b, OperState::Down)] {
+    for (name, far, waiting) in [("same", false, OperState::LowerLayerDown), ("far", true, OperState::Down)] {
+        let w = World::new();
+        let b = if far { w.b } else { w.a };
         let (one, two) = (format!("{name}1"), format!("{name}2"));
         w.create((&one, w.a), (&two, b)).unwrap();
         let (a_id, b_id) = (w.id(w.a, &one), w.id(b, &two));
