@@ -105,13 +105,22 @@ impl Netns {
     }
 }
 
+/// A link that waits for the reaper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doomed {
+    pub(super) id: LinkId,
+    pub(super) uid: Uid,
+    /// The group by which it is deleted.
+    pub(super) group: u32,
+}
+
 /// The whole world.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) netns: BTreeMap<NetnsId, Netns>,
     pub(super) places: BTreeMap<Uid, LinkId>,
     pub(super) gone: BTreeMap<Uid, Gone>,
-    pub(super) doomed: Vec<LinkId>,
+    pub(super) doomed: Vec<Doomed>,
     pub(super) reap_at_once: bool,
     pub(super) faults: Faults,
     pub(super) hidden: Vec<Hidden>,
@@ -260,9 +269,16 @@ impl State {
         ids.into_iter().filter_map(|ifindex| self.observe(LinkId { netns, ifindex })).collect()
     }
 
-    /// Tells the one who listens, unless the events are lost.
+    /// Tells of what the kernel did, unless its events are lost.
     pub(super) fn emit(&mut self, event: LinkEvent) {
-        if !self.muted && self.sink.is_some() {
+        if !self.muted {
+            self.tell(event);
+        }
+    }
+
+    /// Tells what never gets lost, because it does not come from the kernel.
+    pub(super) fn tell(&mut self, event: LinkEvent) {
+        if self.sink.is_some() {
             self.events.push(event);
         }
     }
