@@ -6,6 +6,7 @@
 
 mod addresses;
 mod audit;
+pub mod conformance;
 mod faults;
 mod links;
 mod outsider;

@@ -65,6 +65,7 @@ impl State {
     /// Takes all IPv6 addresses away, as the kernel does when the link goes down, loses IPv6, or moves.
     pub(super) fn drop_ipv6(&mut self, id: LinkId) {
         let Ok(link) = self.link_mut(id) else { return };
+        link.ipv6_ready = false;
         let gone = link.observed.addresses.extract_if(.., |a| a.address.is_ipv6()).collect();
         self.tell_gone(id, gone);
     }
@@ -72,6 +73,7 @@ impl State {
     /// Takes all addresses away: the link leaves its namespace.
     pub(super) fn drop_addresses(&mut self, id: LinkId) {
         let Ok(link) = self.link_mut(id) else { return };
+        link.ipv6_ready = false;
         let gone = std::mem::take(&mut link.observed.addresses);
         self.tell_gone(id, gone);
     }
@@ -90,7 +92,10 @@ impl State {
         let tentative = self.netns.get(&id.netns).is_some_and(|netns| netns.settings.link_local_dad);
         let Ok(link) = self.link_mut(id) else { return };
         let ready = link.observed.admin_up && link.has_ipv6() && !link.observed.ipv6_disabled && link.observed.kind == LinkKind::Veth;
-        let Some(address) = link.observed.mac.filter(|_| ready).and_then(|mac| link_local(mac.octets())) else { return };
+        if !ready || std::mem::replace(&mut link.ipv6_ready, true) {
+            return;
+        }
+        let Some(address) = link.observed.mac.and_then(|mac| link_local(mac.octets())) else { return };
         if link.observed.addresses.iter().any(|a| a.address.ip() == address.ip()) {
             return;
         }

@@ -5,7 +5,7 @@
 use nix::errno::Errno;
 
 use super::faults::OpKind;
-use super::state::{Refusal, State, refuse};
+use super::state::{Doomed, Refusal, State, refuse};
 use crate::linux::{Done, ExpectedMark, KernelError, LinkChange, LinkEvent, NewLink};
 use crate::model::interface::{MTU_MAX, MTU_MIN};
 use crate::model::{LinkId, LinkKind, NetnsId};
@@ -24,6 +24,8 @@ fn check_mtu(mtu: u32) -> Result<(), Refusal> {
 impl State {
     /// `RTM_NEWLINK` of a veth pair: all or nothing. Both ends carry the group; neither gets an alias, which the kernel ignores here.
     pub(super) fn create_veth(&mut self, a: &NewLink, b: &NewLink, group: u32, a_up: bool) -> Result<Done, Refusal> {
+        self.living(a.netns)?;
+        self.living(b.netns)?;
         for end in [a, b] {
             check_mtu(end.mtu)?;
             if self.living(end.netns)?.name_taken(end.name.as_str()) {
@@ -65,8 +67,8 @@ impl State {
     /// `RTM_SETLINK`: the settings one after another in the kernel's order. The first that fails ends it; what came before stays done.
     pub(super) fn set_link(&mut self, id: LinkId, change: &LinkChange) -> Result<Done, Refusal> {
         if change.alias.as_ref().is_some_and(|alias| alias.len() > ALIAS_MAX) {
-            // Refused by the attribute policy, before anything is looked at.
-            self.link_mut(id)?;
+            // Refused by the attribute policy, before the link is looked at.
+            self.living(id.netns)?;
             return refuse(Errno::ERANGE);
         }
         self.change(id)?;
@@ -178,11 +180,13 @@ impl State {
         if &*link.observed.name == "lo" {
             return refuse(Errno::EOPNOTSUPP);
         }
-        self.change(id)?.observed.group = doomed_group;
-        self.link_mut(id)?.remember_marks();
+        let link = self.change(id)?;
+        link.observed.group = doomed_group;
+        link.remember_marks();
+        let doomed = Doomed { id, uid: link.uid, group: doomed_group };
         self.emit_link(id);
-        if !self.doomed.contains(&id) {
-            self.doomed.push(id);
+        if !self.doomed.contains(&doomed) {
+            self.doomed.push(doomed);
         }
         if self.reap_at_once {
             self.reap();
@@ -190,15 +194,18 @@ impl State {
         Ok(Done::Ok)
     }
 
-    /// Removes what waits for the reaper, with the other ends. Returns how many of those that waited are gone.
+    /// Removes what waits for the reaper, with the other ends, as far as it is still the same link in the doomed group. Returns how many.
     pub(super) fn reap(&mut self) -> usize {
         let mut reaped = 0;
-        for id in std::mem::take(&mut self.doomed) {
+        for Doomed { id, uid, group } in std::mem::take(&mut self.doomed) {
+            if !self.link(id).is_some_and(|link| link.uid == uid && link.observed.group == group) {
+                continue;
+            }
             match self.faults.due(OpKind::Reap).map(super::faults::FaultMode::errno) {
                 Some(errno) => {
                     let attempted = format!("delete link {} in namespace {}", id.ifindex, id.netns);
                     let error = KernelError { errno: errno as i32, text: String::new(), attempted };
-                    self.emit(LinkEvent::ReapFailed(id, error));
+                    self.tell(LinkEvent::ReapFailed(id, error));
                 }
                 None => {
                     self.destroy(id);

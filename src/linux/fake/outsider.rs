@@ -259,18 +259,14 @@ impl FakeWorld {
         });
     }
 
-    /// Loses all events from now on, silently (or no longer).
+    /// Loses all of the kernel's events from now on, silently (or no longer); the reaper's failures are still told.
     pub fn mute(&self, muted: bool) {
         self.with(|state| state.muted = muted);
     }
 
     /// Tells the listener that events were lost in a namespace, or in all.
     pub fn tell_lost(&self, netns: Option<NetnsId>) {
-        self.with(|state| {
-            if state.sink.is_some() {
-                state.events.push(LinkEvent::Lost(netns));
-            }
-        });
+        self.with(|state| state.tell(LinkEvent::Lost(netns)));
     }
 
     /// Lets the reaper delete every link that waits for it, with the other ends. Returns how many of those that waited are gone.

@@ -55,6 +55,8 @@ pub(super) struct Link {
     pub(super) mac_given: bool,
     /// Every pair of marks that it ever carried.
     pub(super) marks: Vec<Marks>,
+    /// The kernel has made its link-local since the link last came up; it makes none again when the carrier only came back.
+    pub(super) ipv6_ready: bool,
     /// How often someone else changed it.
     pub(super) outside_changes: u64,
 }
@@ -103,13 +105,22 @@ impl Netns {
     }
 }
 
+/// A link that waits for the reaper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Doomed {
+    pub(super) id: LinkId,
+    pub(super) uid: Uid,
+    /// The group by which it is deleted.
+    pub(super) group: u32,
+}
+
 /// The whole world.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) netns: BTreeMap<NetnsId, Netns>,
     pub(super) places: BTreeMap<Uid, LinkId>,
     pub(super) gone: BTreeMap<Uid, Gone>,
-    pub(super) doomed: Vec<LinkId>,
+    pub(super) doomed: Vec<Doomed>,
     pub(super) reap_at_once: bool,
     pub(super) faults: Faults,
     pub(super) hidden: Vec<Hidden>,
@@ -180,7 +191,7 @@ impl State {
         let mut observed = ObservedLink::bare(ifindex, name, kind);
         observed.mac = generated_mac(uid);
         observed.ipv6_disabled = home.settings.ipv6_disabled;
-        let mut link = Link { uid, observed, peer: None, mac_given: false, marks: Vec::new(), outside_changes: 0 };
+        let mut link = Link { uid, observed, peer: None, mac_given: false, marks: Vec::new(), ipv6_ready: false, outside_changes: 0 };
         link.remember_marks();
         home.links.insert(ifindex, link);
         let id = LinkId { netns, ifindex };
@@ -258,9 +269,16 @@ impl State {
         ids.into_iter().filter_map(|ifindex| self.observe(LinkId { netns, ifindex })).collect()
     }
 
-    /// Tells the one who listens, unless the events are lost.
+    /// Tells of what the kernel did, unless its events are lost.
     pub(super) fn emit(&mut self, event: LinkEvent) {
-        if !self.muted && self.sink.is_some() {
+        if !self.muted {
+            self.tell(event);
+        }
+    }
+
+    /// Tells what never gets lost, because it does not come from the kernel.
+    pub(super) fn tell(&mut self, event: LinkEvent) {
+        if self.sink.is_some() {
             self.events.push(event);
         }
     }

@@ -52,8 +52,9 @@ fn a_new_pair_carries_the_group_and_what_was_asked() {
 
 #[test]
 fn oper_state_of_a_pair() {
-    let w = World::new();
-    for (name, b, waiting) in [("same", w.a, OperState::LowerLayerDown), ("far", w.b, OperState::Down)] {
+    for (name, far, waiting) in [("same", false, OperState::LowerLayerDown), ("far", true, OperState::Down)] {
+        let w = World::new();
+        let b = if far { w.b } else { w.a };
         let (one, two) = (format!("{name}1"), format!("{name}2"));
         w.create((&one, w.a), (&two, b)).unwrap();
         let (a_id, b_id) = (w.id(w.a, &one), w.id(b, &two));
@@ -134,6 +135,25 @@ fn deletion_needs_the_mark_and_the_reaper() {
 }
 
 #[test]
+fn the_reaper_spares_what_is_not_doomed_any_more() {
+    let w = World::new();
+    w.create(("a0", w.a), ("b0", w.b)).unwrap();
+    let a = w.id(w.a, "a0");
+    let delete = KernelOp::DeleteLink { link: a, doomed_group: 99, expected: ExpectedMark { group: 1, alias: None } };
+    w.run(&delete).unwrap();
+    w.set("a0", LinkChange { group: Some(1), ..LinkChange::default() }).unwrap();
+    assert_eq!(w.world.reap(), 0);
+    assert!(w.world.link(w.a, "a0").is_some());
+    w.run(&delete).unwrap();
+    w.world.delete_link(a).unwrap();
+    w.world.set_last_index(w.a, a.ifindex.get() - 1);
+    w.create(("heir", w.a), ("b0", w.b)).unwrap();
+    assert_eq!(w.id(w.a, "heir"), a, "another link with the same index");
+    assert_eq!(w.world.reap(), 0);
+    assert!(w.world.link(w.a, "heir").is_some());
+}
+
+#[test]
 fn faults_come_when_they_are_ordered() {
     let w = World::new();
     let mut pairs = 0;
@@ -197,7 +217,9 @@ fn all_single_faults_are_listed() {
 fn someone_else_may_act_just_before_a_call() {
     let w = World::new();
     let a = w.a;
-    w.world.before_nth(OpKind::CreateVeth, 2, move |world| drop(world.add_link(a, LinkKind::Other("bridge".into()), "a1").unwrap()));
+    w.world.before_nth(OpKind::CreateVeth, 2, move |world| {
+        world.add_link(a, LinkKind::Other("bridge".into()), "a1").unwrap();
+    });
     w.create(("a0", w.a), ("b0", w.b)).unwrap();
     assert_eq!(w.create(("a1", w.a), ("b1", w.b)).map_err(|e| e.errno()), Err(Errno::EEXIST));
     assert_eq!(w.link(w.a, "a1").kind.word(), "bridge");
@@ -278,4 +300,16 @@ fn a_foreign_link_that_goes_by_our_hand_is_told() {
     w.world.reap();
     let told = w.world.foreign_untouched(&baseline).unwrap_err();
     assert_eq!(told.lines().filter(|line| line.ends_with("is gone")).count(), 2, "{told}");
+}
+
+#[test]
+fn the_conformance_series_runs() {
+    let w = World::new();
+    let text = conformance::transcript(&mut *w.kernel.lock().unwrap(), w.a, w.b).unwrap();
+    let answers: Vec<_> = text.lines().filter(|line| !line.starts_with(' ')).filter_map(|line| line.rsplit(": ").next()).collect();
+    let count = |answer: &str| answers.iter().filter(|a| **a == answer).count();
+    assert_eq!((count("created"), count("already so"), count("EEXIST"), count("EINVAL")), (3, 4, 6, 4), "{text}");
+    assert_eq!((count("ERANGE"), count("ESTALE"), count("ENODEV"), count("ENOENT"), count("EADDRNOTAVAIL")), (1, 1, 1, 1, 1));
+    assert!(text.contains("a a0 mtu=1280 group=0x56000001 alias=- up peer=elsewhere"), "{text}");
+    assert_eq!(w.world.misuses(), [] as [String; 0]);
 }

@@ -98,6 +98,7 @@ fn ipv6_comes_and_goes_with_the_link() {
     let _ = w.events();
     w.world.set_up(a, false).unwrap();
     assert_eq!(w.addresses(), ["10.0.0.1/24"]);
+    // The link-local was not made anew for the new hardware address when only the carrier came back: three in all.
     assert_eq!(w.events().iter().filter(|e| matches!(e, LinkEvent::AddressGone(..))).count(), 3);
     assert_eq!(w.add(a, "fd00::1/64"), Ok(Done::Ok), "a link that is down takes IPv6 addresses");
     w.world.set_up(a, true).unwrap();
