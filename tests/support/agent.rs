@@ -11,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use super::host::Process;
 use super::{Host, eventually, eventually_ok, wish};
 
 /// Where the agent answers HTTP, inside its host.
@@ -203,6 +204,15 @@ impl Agent<'_> {
         self.vnfctl(arguments).expect_done(arguments)
     }
 
+    /// Runs a command of `vnfctl` that does not end by itself; it ends when the process is dropped. What it prints goes to the file.
+    pub fn watch(&self, arguments: &[&str]) -> (Process, PathBuf) {
+        let path = self.file("watch");
+        let mut command = self.host.command("", env!("CARGO_BIN_EXE_vnfctl"));
+        command.arg("--agent").arg(format!("unix:{}", self.socket().display())).args(arguments);
+        let child = command.stdout(File::create(&path).expect("a file")).spawn().expect("nsenter starts");
+        (Process(child), path)
+    }
+
     /// Writes one wish under the key of its name.
     pub fn put(&self, wish: &Value) {
         self.put_raw(wish::name(wish), wish.to_string().as_bytes());
@@ -220,17 +230,29 @@ impl Agent<'_> {
     }
 
     /// Writes many wishes at once and waits until they have settled.
+    ///
+    /// # Panics
+    /// When one of them is INVALID, FAILED or RETRYING then.
     pub fn apply<'w>(&self, wishes: impl IntoIterator<Item = &'w Value>) {
+        self.write(wishes, &["--wait"]);
+    }
+
+    /// Writes many wishes at once and waits for nothing.
+    pub fn put_all<'w>(&self, wishes: impl IntoIterator<Item = &'w Value>) {
+        self.write(wishes, &[]);
+    }
+
+    fn write<'w>(&self, wishes: impl IntoIterator<Item = &'w Value>, more: &[&str]) {
         let folder = tempfile::tempdir_in(self.host.path("")).expect("a temporary folder");
         for (n, wish) in wishes.into_iter().enumerate() {
             write_file(&folder.path().join(format!("{n:05}.json")), wish.to_string().as_bytes());
         }
-        self.ask(&["apply", "-f", &folder.path().display().to_string(), "--wait"]);
+        self.ask(&[&["apply", "-f", &folder.path().display().to_string()], more].concat());
     }
 
     /// The statuses of all interfaces.
     pub fn statuses(&self) -> Vec<Value> {
-        listed(&self.ask(&["-o", "json", "status"]))
+        listed(&self.ask(&["-o", "json", "interfaces"]))
     }
 
     /// The status of one interface, by the last part of its key.
@@ -261,6 +283,24 @@ impl Agent<'_> {
     /// Waits until nothing is known of an interface.
     pub fn wait_forgotten(&self, name: &str) {
         eventually_ok(&format!("{name} is forgotten"), || self.status(name).map_or(Ok(()), Err));
+    }
+
+    /// The passes that it remembers, the newest first.
+    pub fn history(&self) -> Vec<Value> {
+        listed(&self.ask(&["-o", "json", "history", "--limit", "1000"]))
+    }
+
+    /// The sum of all its metrics whose names contain a word.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn metric(&self, word: &str) -> f64 {
+        let (_, text) = self.http("/metrics");
+        let samples =
+            text.lines().filter(|line| !line.starts_with('#') && line.split(['{', ' ']).next().is_some_and(|name| name.contains(word)));
+        let values: Vec<f64> = samples.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+        assert!(!values.is_empty(), "no metric `{word}` in: {text}");
+        values.iter().sum()
     }
 
     /// Gets a path over HTTP: status code and body.

@@ -122,6 +122,20 @@ impl Host {
         process
     }
 
+    /// Listens to the kernel's own news of links and addresses in the host's own namespace.
+    pub fn listen(&self) -> Listener {
+        let path = self.path("monitor");
+        let file = File::create(&path).expect("a file");
+        let child = self.command("", "ip").args(["-o", "monitor", "link", "address"]).stdout(file).spawn().expect("nsenter starts");
+        let listener = Listener { process: Process(child), path };
+        super::eventually("the listener hears", || {
+            self.run("ip link add probe type bridge");
+            self.run("ip link del probe");
+            listener.text().contains("probe")
+        });
+        listener
+    }
+
     /// Runs a closure on a thread of its own inside a namespace of this host.
     pub fn inside<T: Send>(&self, netns: &str, work: impl FnOnce() -> T + Send) -> T {
         let file = File::open(self.netns_file(netns)).expect("the namespace is there");
@@ -158,6 +172,26 @@ impl Drop for Host {
         drop(self.holder.stdin.take());
         let _ = self.holder.kill();
         let _ = self.holder.wait();
+    }
+}
+
+/// A running `ip monitor`.
+pub struct Listener {
+    process: Process,
+    path: PathBuf,
+}
+
+impl Listener {
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.path).unwrap_or_default()
+    }
+
+    /// What it has heard up to now. A last piece of news of our own shows that everything before it has arrived.
+    pub fn heard(&self, host: &Host) -> String {
+        host.run("ip link add closing type bridge");
+        super::eventually("the listener hears the end", || self.text().contains("closing"));
+        host.run("ip link del closing");
+        self.text()
     }
 }
 
