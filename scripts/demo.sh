@@ -21,7 +21,7 @@ finish() {
     code=$?
     trap - EXIT INT TERM
     if [ -n "$agent" ] && kill "$agent" 2>/dev/null; then wait "$agent" 2>/dev/null || true; fi
-    if [ $code -ne 0 ]; then
+    if [ $code -ne 0 ] && [ $code -ne 130 ]; then
         echo "demo: failed (exit status $code); the agent's log:" >&2
         tail -n 40 "$log" >&2 || true
     fi

@@ -100,6 +100,21 @@ fn the_client_writes_through() {
     agent.wait_forgotten("x");
 }
 
+/// C03: a key that disagrees with its value harms nobody, also after a reconnection.
+#[test]
+fn a_mismatched_key_over_a_reconnection() {
+    let host = Host::with_netns(&["red", "blue"]);
+    let (mut etcd, agent) = connected(&host);
+    etcd.put_raw("x", veth("veth9", "y", "red", json!({})).to_string().as_bytes());
+    agent.wait_for("x", "INVALID", "KEY_MISMATCH");
+    etcd.kill();
+    agent.wait_unready();
+    etcd.start();
+    agent.wait_ready();
+    agent.wait_for("x", "INVALID", "KEY_MISMATCH");
+    agent.wait_configured(&["veth1", "veth2"]);
+}
+
 /// C60: etcd dies, comes back, much happens meanwhile and is compacted: a delete and a change are both applied.
 #[test]
 fn changes_behind_a_compaction() {

@@ -65,6 +65,26 @@ fn a_peer_that_names_another_is_a_mismatch() {
     assert_eq!(host.digest(&["red", "blue"]), before, "the pair that agrees stays");
 }
 
+/// The same row: a peer of another type, or one that is invalid itself.
+#[test]
+fn a_peer_that_cannot_be_one_is_a_mismatch() {
+    let host = Host::with_netns(&["red", "blue"]);
+    let agent = host.start_agent();
+    let [veth1, veth2] = the_pair();
+    let before = host.digest(&["red", "blue"]);
+    agent.put(&veth1);
+    agent.put(&with(&veth2, json!({"mtu": 10})));
+    agent.wait_for("veth2", "INVALID", "BAD_MTU");
+    agent.wait_for("veth1", "PENDING", "PEER_MISMATCH");
+    agent.put(&with(&veth2, json!({"type": "TAP", "veth": null})));
+    let status = agent.wait_for("veth1", "PENDING", "PEER_MISMATCH");
+    assert!(status["message"].as_str().is_some_and(|message| message.contains("veth2")), "{status}");
+    assert_eq!(host.link_names("red"), [""; 0]);
+    assert_eq!(host.digest(&["red"])["red"], before["red"]);
+    agent.put(&veth2);
+    agent.wait_configured(&["veth1", "veth2"]);
+}
+
 /// The pair follows when its ends agree on others.
 #[test]
 fn a_changed_peer_makes_another_pair() {

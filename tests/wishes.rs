@@ -63,6 +63,19 @@ fn a_slash_in_a_logical_name() {
     agent.wait_forgotten("a/b");
 }
 
+/// The row on logical names: 253 bytes are the most.
+#[test]
+fn a_logical_name_that_is_too_long() {
+    let host = Host::with_netns(&["red", "blue"]);
+    let agent = host.start_agent();
+    let (longest, longer) = ("l".repeat(253), "l".repeat(254));
+    agent.put(&veth(&longer, "y", "red", json!({"host_if_name": "x"})));
+    let status = agent.wait_for(&longer, "INVALID", "BAD_NAME");
+    assert!(status["message"].as_str().is_some_and(|message| message.contains("254") && message.contains("253")), "{status}");
+    agent.apply(&[veth(&longest, "y", "red", json!({"host_if_name": "x"})), veth("y", &longest, "blue", json!({}))]);
+    agent.wait_configured(&[&longest, "y"]);
+}
+
 /// C03: a value under another's key, with good pairs beside it, also after a restart.
 #[test]
 fn key_and_name_must_agree() {
