@@ -1,0 +1,26 @@
+# Everything a developer runs. Each target first makes sure that what it needs is installed.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench lint
+
+help: ## Show the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: ## Install the missing Debian packages that building and testing need
+	@scripts/setup.sh
+
+demo: setup ## Connect two namespaces, break the link by hand, watch it come back
+	@cargo build --locked --bins
+	@scripts/demo.sh target/debug
+
+test: setup ## Run every test: unit tests, and the real binary on the real kernel and etcd
+	cargo test --locked
+
+bench: setup ## Measure the agent against the kernel's floor
+	cargo bench --locked
+
+lint: setup ## Formatting, clippy and documentation, without a warning
+	cargo fmt --check
+	cargo clippy --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --quiet

@@ -1,0 +1,218 @@
+//! A host for one test.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use nix::sched::{CloneFlags, setns};
+use tempfile::TempDir;
+
+/// Prepares the namespaces and then lives until its standard input ends, that is at the latest with the test process.
+const HOLDER: &str = "mount -t tmpfs tmpfs /run && mkdir -p /run/netns && ip link set lo up && echo ready && exec cat";
+
+/// A network namespace and a mount namespace with an empty `/run`, and a folder for files.
+pub struct Host {
+    holder: Child,
+    files: TempDir,
+}
+
+impl Host {
+    /// A fresh host, with `lo` up and nothing else.
+    pub fn new() -> Self {
+        let mut holder = Command::new("unshare")
+            .args(["--net", "--mount", "--propagation", "private", "sh", "-c", HOLDER])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare (util-linux) starts");
+        let mut ready = String::new();
+        let mut output = BufReader::new(holder.stdout.take().expect("piped"));
+        output.read_line(&mut ready).expect("the holder speaks");
+        assert_eq!(ready.trim(), "ready", "the holder could not prepare the namespaces (these tests need root)");
+        Self { holder, files: TempDir::with_prefix("vnf-test-").expect("a temporary folder") }
+    }
+
+    /// A fresh host with named namespaces in it.
+    pub fn with_netns(names: &[&str]) -> Self {
+        let host = Self::new();
+        names.iter().for_each(|name| host.add_netns(name));
+        host
+    }
+
+    /// A path in the host's own folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
+    }
+
+    fn namespace(&self, kind: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/ns/{kind}", self.holder.id()))
+    }
+
+    /// Where a path of the host's mount namespace is found from outside.
+    pub fn outside(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
+    }
+
+    /// The namespace file of a named namespace; of the host's own one for an empty name.
+    pub fn netns_file(&self, name: &str) -> PathBuf {
+        if name.is_empty() { self.namespace("net") } else { self.outside(&format!("/run/netns/{name}")) }
+    }
+
+    /// A program in this host; in one of its named namespaces if that is not empty. It dies with the thread that starts it.
+    pub fn command(&self, netns: &str, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount={}", self.namespace("mnt").display()));
+        command.arg(format!("--net={}", self.netns_file(netns).display()));
+        command.args(["setpriv", "--pdeathsig", "KILL"]).arg(program.as_ref()).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command line (words between blanks) on the host and returns what it prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn run(&self, line: &str) -> String {
+        self.try_run(line).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Runs a command line on the host; what it prints, or why it failed.
+    pub fn try_run(&self, line: &str) -> Result<String, String> {
+        let mut words = line.split_whitespace();
+        let output = self.command("", words.next().expect("a program")).args(words).output().expect("nsenter starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(format!("`{line}` failed: {}", text(&output.stderr))) }
+    }
+
+    /// Makes a named namespace, with `lo` up.
+    pub fn add_netns(&self, name: &str) {
+        self.run(&format!("ip netns add {name}"));
+        self.run(&format!("ip -n {name} link set lo up"));
+    }
+
+    /// Removes a named namespace.
+    pub fn del_netns(&self, name: &str) {
+        self.run(&format!("ip netns del {name}"));
+    }
+
+    /// Whether the host has a named namespace.
+    pub fn has_netns(&self, name: &str) -> bool {
+        self.run("ip netns list").lines().any(|line| line.split_whitespace().next() == Some(name))
+    }
+
+    /// Starts a process that sits in a named namespace (the host's own one if empty) until it is dropped.
+    pub fn process_in(&self, netns: &str) -> Process {
+        let child = self.command(netns, "sleep").arg("infinity").spawn().expect("nsenter starts");
+        let process = Process(child);
+        let wanted = inode(&self.netns_file(netns));
+        super::eventually("the process entered its namespace", || inode(&process.netns_path()) == wanted);
+        process
+    }
+
+    /// Starts a process in a new namespace without a name, until it is dropped.
+    pub fn process_in_new_netns(&self) -> Process {
+        let own = inode(&self.netns_file(""));
+        let child = self.command("", "unshare").args(["--net", "sleep", "infinity"]).spawn().expect("nsenter starts");
+        let process = Process(child);
+        let test = inode(Path::new("/proc/self/ns/net"));
+        super::eventually("the process has its own namespace", || {
+            let now = inode(&process.netns_path());
+            now != 0 && now != own && now != test
+        });
+        process
+    }
+
+    /// Listens to the kernel's own news of links and addresses in the host's own namespace.
+    pub fn listen(&self) -> Listener {
+        let path = self.path("monitor");
+        let file = File::create(&path).expect("a file");
+        let child = self.command("", "ip").args(["-o", "monitor", "link", "address"]).stdout(file).spawn().expect("nsenter starts");
+        let listener = Listener { process: Process(child), path };
+        super::eventually("the listener hears", || {
+            self.run("ip link add probe type bridge");
+            self.run("ip link del probe");
+            listener.text().contains("probe")
+        });
+        listener
+    }
+
+    /// Runs a closure on a thread of its own inside a namespace of this host.
+    pub fn inside<T: Send>(&self, netns: &str, work: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(self.netns_file(netns)).expect("the namespace is there");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                enter(&file);
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Pings an address from a namespace; true when it answers.
+    pub fn pings(&self, netns: &str, address: &str) -> bool {
+        let mut ping = self.command(netns, "ping");
+        ping.args(["-c", "1", "-W", "2", address]).stdout(Stdio::null()).stderr(Stdio::null());
+        ping.status().is_ok_and(|status| status.success())
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the thread is the closure's own and ends inside the namespace")]
+fn enter(netns: &File) {
+    setns(netns, CloneFlags::CLONE_NEWNET).expect("the tests run as root");
+}
+
+/// The inode behind a namespace file; 0 when there is none.
+pub fn inode(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).map_or(0, |meta| meta.ino())
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// A running `ip monitor`.
+pub struct Listener {
+    process: Process,
+    path: PathBuf,
+}
+
+impl Listener {
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.path).unwrap_or_default()
+    }
+
+    /// What it has heard up to now. A last piece of news of our own shows that everything before it has arrived.
+    pub fn heard(&self, host: &Host) -> String {
+        host.run("ip link add closing type bridge");
+        super::eventually("the listener hears the end", || self.text().contains("closing"));
+        host.run("ip link del closing");
+        self.text()
+    }
+}
+
+/// A process that is killed when it is dropped.
+pub struct Process(pub Child);
+
+impl Process {
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// The file of its network namespace.
+    pub fn netns_path(&self) -> PathBuf {
+        format!("/proc/{}/ns/net", self.pid()).into()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,107 @@
+//! What the kernel shows, read by iproute2: an observer that shares no code with the agent.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::Host;
+
+/// A link as `ip` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    pub name: String,
+    pub index: u64,
+    pub mac: String,
+    pub mtu: u64,
+    /// Administratively up.
+    pub up: bool,
+    /// `veth`, `bridge`, …; empty for `lo`.
+    pub kind: String,
+    pub group: String,
+    pub alias: String,
+    /// Addresses with prefix length, without the kernel's own link-locals, sorted.
+    pub addresses: Vec<String>,
+    /// Whether any of them cannot be used yet.
+    pub tentative: bool,
+}
+
+impl Host {
+    /// All links of a namespace (the host's own if empty), `lo` left out, sorted by name.
+    pub fn links(&self, netns: &str) -> Vec<Link> {
+        let mut links: Vec<Link> = self.raw_links(netns).iter().map(read).filter(|link| link.name != "lo").collect();
+        links.sort_by(|a, b| a.name.cmp(&b.name));
+        links
+    }
+
+    /// One link of a namespace.
+    pub fn link(&self, netns: &str, name: &str) -> Option<Link> {
+        self.links(netns).into_iter().find(|link| link.name == name)
+    }
+
+    /// The names of a namespace's links, `lo` left out.
+    pub fn link_names(&self, netns: &str) -> Vec<String> {
+        self.links(netns).into_iter().map(|link| link.name).collect()
+    }
+
+    /// The addresses of a link; none when it is not there.
+    pub fn addresses(&self, netns: &str, name: &str) -> Vec<String> {
+        self.link(netns, name).map_or_else(Vec::new, |link| link.addresses)
+    }
+
+    /// Everything that the kernel shows of these namespaces, in a form that can be compared: sorted, without indexes, counters and
+    /// what settles by itself.
+    pub fn digest(&self, namespaces: &[&str]) -> Value {
+        namespaces.iter().map(|netns| (netns.to_string(), Value::from(self.digest_one(netns)))).collect::<serde_json::Map<_, _>>().into()
+    }
+
+    fn digest_one(&self, netns: &str) -> Vec<Value> {
+        let mut links: Vec<Value> = self.raw_links(netns).iter().map(digest_link).collect();
+        links.sort_by_key(|link| link["ifname"].to_string());
+        links
+    }
+
+    fn raw_links(&self, netns: &str) -> Vec<Value> {
+        let place = if netns.is_empty() { String::new() } else { format!("-n {netns} ") };
+        // iproute2 leaves empty objects behind for what it filters out.
+        let all: Vec<Value> = serde_json::from_str(&self.run(&format!("ip {place}-d -j address show"))).expect("ip prints JSON");
+        all.into_iter().filter(|link| link["ifname"].is_string()).collect()
+    }
+}
+
+fn read(link: &Value) -> Link {
+    let text = |field: &str| link[field].as_str().unwrap_or_default().to_owned();
+    let all = link["addr_info"].as_array().cloned().unwrap_or_default();
+    let addresses = all.iter().filter(|a| !is_link_local(a)).map(address_text).collect::<BTreeSet<_>>();
+    Link {
+        name: text("ifname"),
+        index: link["ifindex"].as_u64().unwrap_or_default(),
+        mac: text("address"),
+        mtu: link["mtu"].as_u64().unwrap_or_default(),
+        up: link["flags"].as_array().is_some_and(|flags| flags.contains(&json!("UP"))),
+        kind: link["linkinfo"]["info_kind"].as_str().unwrap_or_default().to_owned(),
+        group: text("group"),
+        alias: text("ifalias"),
+        addresses: addresses.into_iter().collect(),
+        tentative: all.iter().any(|a| !is_link_local(a) && a["tentative"] == json!(true)),
+    }
+}
+
+fn is_link_local(address: &Value) -> bool {
+    address["family"] == "inet6" && address["scope"] == "link"
+}
+
+fn address_text(address: &Value) -> String {
+    format!("{}/{}", address["local"].as_str().unwrap_or_default(), address["prefixlen"])
+}
+
+fn digest_link(link: &Value) -> Value {
+    let kept = ["ifname", "address", "mtu", "group", "ifalias"];
+    let mut digest: serde_json::Map<String, Value> = kept.iter().map(|field| (field.to_string(), link[*field].clone())).collect();
+    let up = link["flags"].as_array().is_some_and(|flags| flags.contains(&json!("UP")));
+    let addresses = link["addr_info"].as_array().cloned().unwrap_or_default();
+    let addresses: BTreeSet<String> = addresses.iter().filter(|a| !is_link_local(a)).map(address_text).collect();
+    digest.insert("up".to_owned(), up.into());
+    digest.insert("kind".to_owned(), link["linkinfo"]["info_kind"].clone());
+    digest.insert("addresses".to_owned(), addresses.into_iter().collect());
+    digest.into()
+}
