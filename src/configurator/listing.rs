@@ -49,11 +49,11 @@ impl Configurator {
     fn take_listing(&mut self, listing: BTreeMap<String, Versioned>, identity: StoreIdentity, now: Now) {
         let first = self.listed.is_none();
         let known = match self.listed {
-            Some(listed) => Some(KnownStore { cluster: listed.cluster, revision: listed.revision }),
+            Some(listed) => Some(KnownStore { cluster: listed.cluster, revision: listed.revision, hold: None }),
             None => self.parts.memory.known_store(),
         };
         self.listed = Some(identity);
-        if let Some(why) = known.as_ref().and_then(|known| another_store(known, identity)) {
+        if let Some(why) = known.and_then(|known| known.hold.clone().or_else(|| another_store(&known, identity))) {
             let since = now.wall;
             self.hold.get_or_insert_with(|| Hold { why, since, kept: Vec::new() });
         }
@@ -113,10 +113,14 @@ impl Configurator {
         self.judge_first_listing();
     }
 
-    fn remember_store(&mut self) {
-        if let Some(listed) = self.listed {
-            self.parts.memory.remember_store(&KnownStore { cluster: listed.cluster, revision: listed.revision });
-        }
+    /// During HOLD the store that was known before stays the known one.
+    pub(super) fn remember_store(&mut self) {
+        let Some(listed) = self.listed else { return };
+        let known = match (&self.hold, self.parts.memory.known_store()) {
+            (Some(hold), Some(known)) => KnownStore { hold: Some(hold.why.clone()), ..known },
+            (hold, _) => KnownStore { cluster: listed.cluster, revision: listed.revision, hold: hold.as_ref().map(|h| h.why.clone()) },
+        };
+        self.parts.memory.remember_store(&known);
     }
 
     fn put(&mut self, last: &str, value: Versioned, adoptable: bool, now: Now) {

@@ -10,6 +10,8 @@ pub struct KnownStore {
     pub cluster: u64,
     /// The highest revision that was worked on.
     pub revision: i64,
+    /// Why removals are held back; another store's revision soon passes the old one's, so this must be remembered by itself.
+    pub hold: Option<String>,
 }
 
 /// A namespace that wishes have led to.

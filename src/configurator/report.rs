@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::desired::Key;
-use super::memory::{KnownStore, UsedNetns};
+use super::memory::UsedNetns;
 use super::places::Resolution;
 use super::plan::{LEFTOVERS, Verdict};
 use super::published::{IndexEntry, NamespaceEntry, PassRecord};
@@ -27,6 +27,9 @@ impl Configurator {
             if self.desired.get(&key).is_none() {
                 continue;
             }
+            // What cannot go on because a removal was refused is in trouble, not on its way.
+            let stuck = matches!(verdict, Verdict::Finishing(_)) && work.failures.contains_key(&key);
+            let verdict = if stuck { Verdict::InWork(None) } else { verdict };
             let failure = self.judge(&key, &verdict, &work, now);
             self.tell_index(&key, &verdict, &mut index);
             statuses.extend(self.tell_status(&key, &verdict, failure.as_ref(), now));
@@ -64,7 +67,12 @@ impl Configurator {
             Verdict::Resolving | Verdict::Finishing(_) => None,
             Verdict::Unimplemented(_) | Verdict::Invalid(_) | Verdict::Pending(_) | Verdict::Failed(..) => {
                 self.fulfilled.remove(key);
-                self.retries.well(key);
+                // A removal that was refused is tried again, whatever the wish waits for.
+                if work.failures.contains_key(key) || work.adrift.contains(key) {
+                    self.retries.failed(key, now.instant);
+                } else {
+                    self.retries.well(key);
+                }
                 None
             }
         }
@@ -199,9 +207,7 @@ impl Configurator {
         }
         if let Some(listed) = self.listed {
             published.applied_revision.send_if_modified(|revision| std::mem::replace(revision, listed.revision) != listed.revision);
-            if self.hold.is_none() {
-                self.parts.memory.remember_store(&KnownStore { cluster: listed.cluster, revision: listed.revision });
-            }
+            self.remember_store();
         }
     }
 

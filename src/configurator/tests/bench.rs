@@ -205,7 +205,7 @@ impl Bench {
     /// Passes until nothing comes in any more; the reaper works in between.
     pub(super) fn run(&mut self) {
         for _ in 0..100 {
-            let batch = self.inbox.take(self.now.instant);
+            let batch = self.inbox.take(Instant::now());
             let idle = batch.is_empty();
             self.agent.pass(batch, self.now);
             if self.world.reap() == 0 && idle {
@@ -217,7 +217,7 @@ impl Bench {
 
     /// One pass, with the reaper asleep.
     pub(super) fn pass(&mut self) {
-        let batch = self.inbox.take(self.now.instant);
+        let batch = self.inbox.take(Instant::now());
         self.agent.pass(batch, self.now);
     }
 
