@@ -220,3 +220,6 @@ fn cancelled(message: &PbWatchResponse) -> Verdict {
 pub(super) fn relative(root: &str, key: &[u8]) -> String {
     String::from_utf8_lossy(key.strip_prefix(root.as_bytes()).unwrap_or(key)).into_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,15 +52,16 @@ impl EtcdOptions {
         }
         let tls = self.ca.is_some();
         for endpoint in &mut self.endpoints {
-            let given = endpoint.trim().trim_end_matches('/');
+            let given = endpoint.trim();
             let complete =
                 if given.contains("://") { given.to_owned() } else { format!("{}://{given}", if tls { "https" } else { "http" }) };
             let uri: Uri = complete.parse().map_err(|error| refuse(format!("endpoint `{given}`: {error}")))?;
             match uri.scheme_str() {
                 _ if uri.host().is_none_or(str::is_empty) => return Err(refuse(format!("endpoint `{given}` names no host"))),
+                _ if uri.port_u16().is_none() => return Err(refuse(format!("endpoint `{given}` names no port"))),
                 Some("http") if tls => return Err(refuse(format!("endpoint `{given}` is http, but a certificate authority is given"))),
                 Some("https") if !tls => return Err(refuse(format!("endpoint `{given}` is https, but no certificate authority is given"))),
-                Some("http" | "https") => *endpoint = complete,
+                Some("http" | "https") => *endpoint = complete.trim_end_matches('/').to_owned(),
                 _ => return Err(refuse(format!("endpoint `{given}` is neither http nor https"))),
             }
         }
@@ -140,6 +141,7 @@ mod tests {
             (at(&["https://a:1"]), "no certificate authority"),
             (at(&["http://"]), "endpoint"),
             (at(&["a b"]), "endpoint"),
+            (at(&["http://a"]), "no port"),
             (EtcdOptions { ca: ca.clone(), ..at(&["http://a:1"]) }, "is http"),
             (EtcdOptions { ca: ca.clone(), cert: ca.clone(), ..at(&["a:1"]) }, "its key"),
             (EtcdOptions { cert: ca.clone(), key: ca.clone(), ..at(&["a:1"]) }, "authority"),
