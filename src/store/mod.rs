@@ -6,8 +6,20 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::SystemTime;
 
 use crate::model::Timestamp;
+use crate::model::key::INTERFACE_CONFIG_PREFIX;
+
+mod backoff;
+pub mod embedded;
+pub mod etcd;
+mod health;
+pub mod status_writer;
+
+/// The prefixes below the agent's prefix whose keys are wishes: what a source reads. Statuses lie outside of them, so that our own
+/// writes never wake us.
+pub const WATCHED_PREFIXES: &[&str] = &[INTERFACE_CONFIG_PREFIX];
 
 /// A value with its history, as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +73,15 @@ pub struct StoreHealth {
     pub kind: &'static str,
 }
 
+impl StoreHealth {
+    /// Before the first answer of a store of this kind (`etcd` or `embedded`).
+    #[must_use]
+    pub fn starting(kind: &'static str) -> Self {
+        let since = Timestamp::from(SystemTime::now());
+        Self { live: false, message: "starting".to_owned(), last_heard: None, since, revision: 0, kind }
+    }
+}
+
 /// Takes the events of a source. Implemented by the configurator's inbox.
 pub trait StoreSink: Send + Sync + 'static {
     /// Hands over events that belong together (one revision, or a part of a listing), in order. Waits while the receiver is far behind.
@@ -97,7 +118,8 @@ pub enum Write {
     Delete(String),
 }
 
-type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+/// An answer of the store that is still to come.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// Reads and writes for `ConfigService`: what is written comes back through the source, which is the only way in. Keys are relative to
 /// the agent's prefix.
