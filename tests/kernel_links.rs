@@ -244,7 +244,17 @@ fn odd_names_hide_nobody() {
     for kind in ["vxlan id 5 dstport 4789", "gre remote 10.0.0.1 local 10.0.0.2", "sit remote 10.0.0.1", "bridge", "vrf table 10", "bond"] {
         let _not_in_every_kernel = red.try_ip(&format!("link add type {kind}"));
     }
+    // As many alternative names as the kernel takes: some 64 KiB in one message.
+    red.run(|| {
+        let batch: Vec<String> = (0..480).map(|i| format!("link property add dev alsogood altname {i:0>120}")).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("batch");
+        std::fs::write(&file, batch.join("\n")).unwrap();
+        let done = std::process::Command::new("ip").arg("-batch").arg(&file).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+    });
     let links = bed.kernel.read_netns(red.id).unwrap().links;
+    assert_eq!(links.iter().find(|l| &*l.name == "alsogood").unwrap().altnames.len(), 480);
     for name in ["good", "alsogood", "\u{fffd}\u{fffd}\u{fffd}", "\u{1b}[31mred", "-f", "$(id)", "lo"] {
         assert!(links.iter().any(|l| &*l.name == name), "{name:?} in {:?}", links.iter().map(|l| &l.name).collect::<Vec<_>>());
     }
@@ -269,4 +279,29 @@ fn a_tap_is_read_with_its_settings() {
     let LinkKind::Tun(tun) = kind("tun7") else { panic!() };
     assert!(!tun.tap && !tun.multi_queue && !tun.vnet_hdr && tun.persist, "{tun:?}");
     assert_eq!((tun.owner, tun.group), (None, None));
+}
+
+#[test]
+fn answers_that_the_kernel_did_not_give_are_not_heard() {
+    use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+    let mut bed = Bed::new();
+    let red = bed.netns();
+    bed.kernel.read_netns(red.id).unwrap();
+    // The namespace's own root sees the ports of our sockets in it and sends to them: acknowledgements of any number, each an error.
+    let (attempts, refused) = red.run(|| {
+        let list = std::fs::read_to_string("/proc/thread-self/net/netlink").unwrap();
+        let ports: Vec<u32> =
+            list.lines().skip(1).filter_map(|line| line.split_whitespace().nth(2)?.parse().ok()).filter(|p| *p != 0).collect();
+        let mut forged = vec![36u8, 0, 0, 0, 2, 0, 0, 0];
+        forged.extend(5u32.to_ne_bytes());
+        forged.extend([0; 4]);
+        forged.extend((-13i32).to_ne_bytes());
+        forged.extend([0; 16]);
+        let socket = Socket::new(NETLINK_ROUTE).unwrap();
+        let results: Vec<_> = ports.iter().map(|port| socket.send_to(&forged, &SocketAddr::new(*port, 0), 0)).collect();
+        (results.len(), results.iter().filter(|r| r.is_err()).count())
+    });
+    assert!(attempts >= 1);
+    assert_eq!(attempts, refused);
+    assert!(bed.kernel.read_netns(red.id).is_ok());
 }

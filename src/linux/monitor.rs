@@ -25,8 +25,8 @@ use crate::namespace::NetnsHandle;
 
 /// Holds some 1,800 changes (bytes); the default loses changes when 100 links appear at once.
 const RECEIVE_BUFFER: usize = 8 * 1024 * 1024;
-/// Larger than any notification (bytes).
-const READ_SIZE: usize = 64 * 1024;
+/// Larger than any notification: its longest attribute has 64 KiB (bytes).
+const READ_SIZE: usize = 128 * 1024;
 
 /// `RTNLGRP_LINK`, `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`, `RTNLGRP_NSID`.
 const GROUPS: [u32; 4] = [1, 5, 9, 28];
@@ -97,26 +97,37 @@ struct Listener {
 impl Listener {
     fn listen(&self) {
         let mut buffer = vec![0u8; READ_SIZE];
-        while self.wait() {
+        // After a loss the kernel goes on dropping, silently, until everything was read. So the loss is told once more then.
+        let mut behind = false;
+        while self.wait(behind) {
             match receive(&self.socket, &mut buffer) {
                 Ok(Some((length, nsid))) => self.tell_all(&buffer[..length], nsid),
+                Ok(None) if behind => {
+                    self.tell_loss();
+                    behind = false;
+                }
                 Ok(None) => {}
                 // Too many changes at once (ENOBUFS), or something that cannot be read: some are lost, nobody knows which.
                 Err(_) => {
-                    self.ids.check_all();
-                    self.sink.link_event(LinkEvent::Lost(None));
+                    self.tell_loss();
+                    behind = true;
                 }
             }
         }
     }
 
-    /// Waits for something to read; false when it is time to end.
-    fn wait(&self) -> bool {
+    /// Waits for something to read, or only looks; false when it is time to end.
+    fn wait(&self, only_look: bool) -> bool {
         let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN), PollFd::new(self.stop.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::NONE) {
+        match poll(&mut fds, if only_look { PollTimeout::ZERO } else { PollTimeout::NONE }) {
             Ok(_) => !fds[1].any().unwrap_or(true),
             Err(errno) => errno == Errno::EINTR,
         }
+    }
+
+    fn tell_loss(&self) {
+        self.ids.check_all();
+        self.sink.link_event(LinkEvent::Lost(None));
     }
 
     fn tell_all(&self, datagram: &[u8], nsid: Option<i32>) {
@@ -150,22 +161,26 @@ fn event(netns: NetnsId, message: &NetlinkBuffer<&[u8]>) -> Option<LinkEvent> {
     }
 }
 
-/// Reads one datagram: its length and the id of the namespace that it is about (none: the agent's own). `None` when there was nothing.
+/// A datagram to be passed over.
+const NOTHING_SAID: Option<(usize, Option<i32>)> = Some((0, None));
+
+/// Reads one datagram: its length and the id of the namespace that it is about (none: the agent's own). `None` when everything was read.
 fn receive(socket: &Socket, buffer: &mut [u8]) -> nix::Result<Option<(usize, Option<i32>)>> {
     let mut control = nix::cmsg_space!(i32, [i32; 4]);
     let mut parts = [IoSliceMut::new(buffer)];
     let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
     let message = match recvmsg::<NetlinkAddr>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags) {
         Ok(message) => message,
-        Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+        Err(Errno::EAGAIN) => return Ok(None),
+        Err(Errno::EINTR) => return Ok(NOTHING_SAID),
         Err(errno) => return Err(errno),
     };
     if message.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC) {
         return Err(Errno::EMSGSIZE);
     }
-    // Only the kernel may speak; another process can send to our port.
+    // Only the kernel may speak: whoever is root in a namespace can send to its groups.
     if message.address.is_some_and(|sender| sender.pid() != 0) {
-        return Ok(None);
+        return Ok(NOTHING_SAID);
     }
     let nsid = message.cmsgs()?.find_map(|control| match control {
         ControlMessageOwned::Unknown(raw)

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -21,8 +22,8 @@ use crate::namespace::NetnsHandle;
 const READ_SIZE: usize = 128 * 1024;
 /// Room for all answers to the largest batch (bytes); beyond it the kernel drops acknowledgements silently.
 const RECEIVE_BUFFER: usize = 4 * 1024 * 1024;
-/// How long an answer may take (seconds). The kernel works inside `send`, so it has normally come before we look.
-const DEADLINE_SECONDS: i64 = 5;
+/// How long all answers to one send may take. The kernel works inside `send`, so they have normally come before we look.
+const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Why a request failed, before it is said what was attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +63,7 @@ pub(super) struct RouteSocket {
     socket: Socket,
     pub(super) sequence: u32,
     buffer: Vec<u8>,
+    deadline: Instant,
     broken: bool,
     pub(super) counters: Arc<Counters>,
 }
@@ -78,7 +80,8 @@ impl RouteSocket {
         if found != netns.id {
             return Err(Failure::new(Errno::ESTALE, "another namespace stands there now"));
         }
-        Ok(Self { socket, sequence: 0, buffer: Vec::with_capacity(READ_SIZE), broken: false, counters: Arc::clone(counters) })
+        let (buffer, counters) = (Vec::with_capacity(READ_SIZE), Arc::clone(counters));
+        Ok(Self { socket, sequence: 0, buffer, deadline: Instant::now(), broken: false, counters })
     }
 
     /// The namespace as a file, for attributes that name a namespace.
@@ -94,6 +97,7 @@ impl RouteSocket {
     /// Sends one buffer of messages. The kernel performs them before this returns.
     pub(super) fn send(&mut self, messages: &[u8]) -> Result<(), Failure> {
         self.counters.count_send();
+        self.deadline = Instant::now() + DEADLINE;
         loop {
             match self.socket.send_to(messages, &SocketAddr::new(0, 0), 0) {
                 Ok(_) => return Ok(()),
@@ -103,25 +107,33 @@ impl RouteSocket {
         }
     }
 
-    /// Reads one datagram of answers.
+    /// Reads one datagram of answers to what was sent last.
     pub(super) fn receive(&mut self) -> Result<&[u8], Failure> {
-        let length = loop {
-            self.buffer.clear();
-            match self.socket.recv(&mut self.buffer, MsgFlags::MSG_TRUNC.bits()) {
-                Ok(length) => break length,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.broken = true;
-                    let late = error.kind() == io::ErrorKind::WouldBlock;
-                    return Err(if late { Failure::new(Errno::ETIMEDOUT, "the kernel did not answer in 5 s") } else { error.into() });
-                }
+        match self.read() {
+            Ok(()) => Ok(&self.buffer),
+            Err(failure) => {
+                self.broken = true;
+                Err(failure)
             }
-        };
-        if length > self.buffer.len() {
-            self.broken = true;
-            return Err(Failure::new(Errno::EMSGSIZE, "an answer was longer than the read buffer"));
         }
-        Ok(&self.buffer)
+    }
+
+    fn read(&mut self) -> Result<(), Failure> {
+        let late = || Failure::new(Errno::ETIMEDOUT, format!("the kernel did not answer within {} s", DEADLINE.as_secs()));
+        loop {
+            self.buffer.clear();
+            let length = match self.socket.recv(&mut self.buffer, MsgFlags::MSG_TRUNC.bits()) {
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+                Err(error) => return Err(error.into()),
+            };
+            return match length {
+                _ if Instant::now() > self.deadline => Err(late()),
+                length if length > self.buffer.len() => Err(Failure::new(Errno::EMSGSIZE, "an answer was longer than the read buffer")),
+                _ => Ok(()),
+            };
+        }
     }
 }
 
@@ -136,7 +148,9 @@ fn request_socket() -> io::Result<Socket> {
         // Allowed only with CAP_NET_ADMIN; then what the system's limit grants.
         setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
     }
-    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(DEADLINE_SECONDS))?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::milliseconds(i64::try_from(DEADLINE.as_millis()).unwrap_or(i64::MAX)))?;
     socket.bind(&SocketAddr::new(0, 0))?;
+    // Only the kernel may answer: whoever is root inside of the namespace could send forged answers to our port otherwise.
+    socket.connect(&SocketAddr::new(0, 0))?;
     Ok(socket)
 }

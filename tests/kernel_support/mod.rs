@@ -24,6 +24,8 @@ use vnf_agent::namespace::{NetnsHandle, OpenNetns};
 pub const GROUP: u32 = 0x5600_1234;
 pub const DOOMED: u32 = 0x5700_1234;
 pub const PROTO: u8 = 118;
+/// Name of the threads that live in a namespace of the test.
+pub const INSIDE: &str = "test-netns";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -41,12 +43,14 @@ impl TestNetns {
     pub fn new() -> Self {
         let (jobs, todo) = channel::<Job>();
         let (ready, is_ready) = channel();
-        let thread = std::thread::spawn(move || {
+        let builder = std::thread::Builder::new().name(INSIDE.into());
+        let inside = move || {
             nix::sched::unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
             let path = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
             ready.send((own_cookie().unwrap(), PathBuf::from(path))).unwrap();
             todo.into_iter().for_each(|job| job());
-        });
+        };
+        let thread = builder.spawn(inside).unwrap();
         let (id, path) = is_ready.recv().unwrap();
         Self { id, path, jobs: Some(jobs), thread: Some(thread) }
     }
@@ -124,19 +128,18 @@ impl LinkSink for Record {
 impl Record {
     /// Waits until an event of this sort was told.
     pub fn wait_for(&self, what: &str, wanted: impl Fn(&LinkEvent) -> bool) -> LinkEvent {
+        self.wait_for_sequence(what, |events| events.iter().any(&wanted));
+        self.events.lock().unwrap().iter().find(|e| wanted(e)).cloned().unwrap()
+    }
+
+    /// Waits until what was told so far is like this.
+    pub fn wait_for_sequence(&self, what: &str, wanted: impl Fn(&[LinkEvent]) -> bool) {
         let end = Instant::now() + PATIENCE;
         let mut events = self.events.lock().unwrap();
-        loop {
-            if let Some(found) = events.iter().find(|e| wanted(e)) {
-                return found.clone();
-            }
+        while !wanted(&events) {
             let left = end.saturating_duration_since(Instant::now());
-            assert!(
-                !left.is_zero(),
-                "{what} was not told; told were the last of {}: {:?}",
-                events.len(),
-                events.iter().rev().take(5).collect::<Vec<_>>()
-            );
+            let last = events.iter().rev().take(5).collect::<Vec<_>>();
+            assert!(!left.is_zero(), "{what} was not told; told were {}, the last: {last:?}", events.len());
             events = self.more.wait_timeout(events, left).unwrap().0;
         }
     }
