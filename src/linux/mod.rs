@@ -3,7 +3,26 @@
 //! Nothing here chooses, orders or retries. Operations carry everything that they need; each is answered on its own, so that one that
 //! fails never hides or stops another.
 
+mod batch;
+mod counters;
+mod decode;
+mod describe;
+mod encode;
+mod ipv6;
+mod kernel;
+mod monitor;
+pub mod netns_thread;
+mod nsids;
+mod read;
+mod reaper;
+mod schedule;
+mod socket;
+mod sockets;
+mod sys;
+
 use std::fmt;
+
+pub use kernel::LinuxKernel;
 
 use crate::model::{HostIfName, IfIndex, InterfaceAddress, LinkId, MacAddr, NetnsId, ObservedLink};
 use crate::namespace::NetnsHandle;

@@ -1,0 +1,180 @@
+//! Requests to the kernel. Links are addressed by index, never by name; names appear only where a link gets one.
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressProtocol};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::linux::batch::{Effect, Request};
+use crate::linux::{LinkChange, NewAddress, NewLink};
+use crate::model::{IfIndex, InterfaceAddress, MacAddr};
+
+const IFLA_IFALIAS: u16 = 20;
+
+/// Makes a veth pair. To be sent in the namespace of `a`; `peer_netns` is that of `b`, where it is another one.
+///
+/// Sent there, because names are looked up in the sender's namespace (a link of the same name in the agent's own would be in the way), and
+/// because only there the kernel echoes the finished link. One queue each: otherwise every end costs an RCU grace period.
+pub(super) fn create_veth(a: &NewLink, b: &NewLink, group: u32, a_up: bool, peer_netns: Option<BorrowedFd<'_>>) -> Request {
+    let mut peer = new_link(b, group);
+    if let Some(netns) = peer_netns {
+        peer.attributes.push(LinkAttribute::NetNsFd(netns.as_raw_fd()));
+    }
+    let mut link = new_link(a, group);
+    if a_up {
+        link.header.flags |= LinkFlags::Up;
+        link.header.change_mask |= LinkFlags::Up;
+    }
+    link.attributes
+        .push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))]));
+    Request::write(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO)
+}
+
+fn new_link(link: &NewLink, group: u32) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![
+        LinkAttribute::IfName(link.name.as_str().to_owned()),
+        LinkAttribute::Mtu(link.mtu),
+        LinkAttribute::Group(group),
+        LinkAttribute::NumTxQueues(1),
+        LinkAttribute::NumRxQueues(1),
+    ];
+    message.attributes.extend(link.mac.map(mac));
+    message
+}
+
+/// Changes a link; `None` when nothing is to be changed.
+pub(super) fn set_link(ifindex: IfIndex, change: &LinkChange) -> Option<Request> {
+    let mut message = of_index(ifindex);
+    if let Some(up) = change.up {
+        message.header.change_mask |= LinkFlags::Up;
+        message.header.flags.set(LinkFlags::Up, up);
+    }
+    let attributes = &mut message.attributes;
+    attributes.extend(change.name.as_ref().map(|name| LinkAttribute::IfName(name.as_str().to_owned())));
+    attributes.extend(change.mac.map(mac));
+    attributes.extend(change.mtu.map(LinkAttribute::Mtu));
+    attributes.extend(change.group.map(LinkAttribute::Group));
+    // Without the closing NUL that the ready-made attribute has: it would count against the 255 bytes, and clear nothing when empty.
+    attributes.extend(change.alias.as_ref().map(|a| LinkAttribute::Other(DefaultNla::new(IFLA_IFALIAS, a.clone().into_bytes()))));
+    let changes = !message.attributes.is_empty() || !message.header.change_mask.is_empty();
+    // Not RTM_NEWLINK: without a link of this index that one could mean "change the whole group".
+    changes.then(|| Request::write(RouteNetlinkMessage::SetLink(message), 0))
+}
+
+/// Reads one link, without its statistics.
+pub(super) fn get_link(ifindex: IfIndex) -> Request {
+    let mut message = of_index(ifindex);
+    message.attributes.push(without_statistics());
+    Request::read(RouteNetlinkMessage::GetLink(message))
+}
+
+/// Reads one link by name.
+pub(super) fn get_link_by_name(name: &str) -> Request {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![LinkAttribute::IfName(name.to_owned()), without_statistics()];
+    Request::read(RouteNetlinkMessage::GetLink(message))
+}
+
+/// Lists all links, without their statistics.
+pub(super) fn list_links() -> Request {
+    let mut message = LinkMessage::default();
+    message.attributes.push(without_statistics());
+    Request::read(RouteNetlinkMessage::GetLink(message))
+}
+
+/// Lists the addresses of both families, of one link or of all.
+pub(super) fn list_addresses(ifindex: Option<IfIndex>) -> Request {
+    let mut message = AddressMessage::default();
+    message.header.index = ifindex.map_or(0, IfIndex::get);
+    Request::read(RouteNetlinkMessage::GetAddress(message))
+}
+
+/// Deletes all links of a group in the socket's namespace. The caller makes sure that it is the group of doomed links.
+pub(super) fn delete_group(group: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::Group(group));
+    Request::write(RouteNetlinkMessage::DelLink(message), 0)
+}
+
+/// Deletes one link.
+pub(super) fn delete_link(ifindex: IfIndex) -> Request {
+    Request::write(RouteNetlinkMessage::DelLink(of_index(ifindex)), 0)
+}
+
+/// Adds an address, or renews the one that is there.
+pub(super) fn add_address(ifindex: IfIndex, new: &NewAddress) -> Request {
+    let mut message = address(ifindex, new.address);
+    message.attributes.push(AddressAttribute::Protocol(AddressProtocol::from(new.proto)));
+    if new.nodad && new.address.is_ipv6() {
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    if let Some(restore) = &new.restore {
+        message.header.scope = restore.scope.into();
+        message.attributes.extend(restore.broadcast.map(AddressAttribute::Broadcast));
+        message.attributes.extend(restore.label.as_ref().map(|label| AddressAttribute::Label(label.to_string())));
+    }
+    Request::write(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+/// Removes an address.
+pub(super) fn remove_address(ifindex: IfIndex, gone: InterfaceAddress) -> Request {
+    Request::write(RouteNetlinkMessage::DelAddress(address(ifindex, gone)), 0)
+}
+
+/// Gives a namespace an id, as seen from the socket's own.
+pub(super) fn number_netns(netns: BorrowedFd<'_>) -> Request {
+    const ANY: i32 = -1;
+    let message = nsid_message(vec![fd_attribute(netns), NsidAttribute::Id(ANY)]);
+    Request { message: RouteNetlinkMessage::NewNsId(message), flags: 0, effect: Effect::Numbering }
+}
+
+/// Asks for the id of a namespace.
+pub(super) fn get_nsid(netns: BorrowedFd<'_>) -> Request {
+    let message = nsid_message(vec![fd_attribute(netns)]);
+    Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
+}
+
+/// Asks whether an id is given to any namespace (`ENOENT` when not).
+pub(super) fn probe_nsid(nsid: i32) -> Request {
+    let message = nsid_message(vec![NsidAttribute::Id(nsid)]);
+    Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
+}
+
+fn nsid_message(attributes: Vec<NsidAttribute>) -> NsidMessage {
+    let mut message = NsidMessage::default();
+    message.attributes = attributes;
+    message
+}
+
+fn fd_attribute(netns: BorrowedFd<'_>) -> NsidAttribute {
+    NsidAttribute::Fd(netns.as_raw_fd().unsigned_abs())
+}
+
+fn of_index(ifindex: IfIndex) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.header.index = ifindex.get();
+    message
+}
+
+fn mac(mac: MacAddr) -> LinkAttribute {
+    LinkAttribute::Address(mac.octets().to_vec())
+}
+
+fn without_statistics() -> LinkAttribute {
+    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
+}
+
+fn address(ifindex: IfIndex, address: InterfaceAddress) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };
+    message.header.prefix_len = address.prefix();
+    message.header.index = ifindex.get();
+    let ip: IpAddr = address.ip();
+    message.attributes = vec![AddressAttribute::Local(ip), AddressAttribute::Address(ip)];
+    message
+}

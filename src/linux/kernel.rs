@@ -1,0 +1,260 @@
+//! The real kernel: operations grouped by namespace, sent in batches, answered one by one.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+
+use crate::linux::batch::Request;
+use crate::linux::counters::Counters;
+use crate::linux::monitor::Monitor;
+use crate::linux::nsids::NsIds;
+use crate::linux::reaper::{Doomed, Reaper};
+use crate::linux::socket::{Failure, RouteSocket};
+use crate::linux::sockets::Sockets;
+use crate::linux::{
+    Done, ExpectedMark, Kernel, KernelCounters, KernelError, KernelOp, LinkSink, NetnsReading, decode, describe, encode, ipv6, read,
+    schedule,
+};
+use crate::model::{IfIndex, LinkId, NetnsId, ObservedLink};
+use crate::namespace::NetnsHandle;
+
+/// The kernel of this host.
+///
+/// Owned by one thread, which it blocks while the kernel works. It runs one thread that listens to changes and a few that delete.
+/// Dropping it stops them; deletions that were handed over are finished first.
+pub struct LinuxKernel {
+    sockets: Sockets,
+    counters: Arc<Counters>,
+    reaper: Reaper,
+    _monitor: Monitor,
+}
+
+/// Answers by place.
+type Answers = Vec<Option<Result<Done, KernelError>>>;
+
+impl LinuxKernel {
+    /// Starts to listen in the agent's own namespace. Changes that the kernel tells of go to `sink`, from here on until this is dropped.
+    ///
+    /// # Errors
+    /// What the kernel says: `EPERM` where a capability is missing (the text names it).
+    pub fn new(own: NetnsHandle, sink: Arc<dyn LinkSink>) -> Result<Self, KernelError> {
+        let counters = Arc::new(Counters::default());
+        let ids = Arc::new(NsIds::new(own.clone(), Arc::clone(&counters), Arc::clone(&sink)));
+        let monitor = Monitor::start(&own, Arc::clone(&ids), Arc::clone(&sink)).map_err(|f| f.attempting("listen to changes of links"))?;
+        let reaper = Reaper::start(Arc::clone(&counters), sink).map_err(|f| f.attempting("start the threads that delete links"))?;
+        let mut sockets = Sockets::new(ids, Arc::clone(&counters));
+        sockets.attach(own);
+        Ok(Self { sockets, counters, reaper, _monitor: monitor })
+    }
+
+    fn run(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
+        for run in places.chunk_by(|a, b| Way::of(&ops[*a]) == Way::of(&ops[*b])) {
+            match Way::of(&ops[run[0]]) {
+                Way::Requests => self.run_requests(ops, netns, run, answers),
+                Way::Sysctl => self.run_sysctls(ops, netns, run, answers),
+                Way::Deletion => self.run_deletions(ops, netns, run, answers),
+            }
+        }
+    }
+
+    fn run_requests(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
+        let peers = Peers::of(&mut self.sockets, ops, places);
+        let mut requests: Vec<Request> = Vec::with_capacity(places.len());
+        let mut sent: Vec<usize> = Vec::with_capacity(places.len());
+        for place in places {
+            match request(&ops[*place], &peers) {
+                Ok(Some(request)) => {
+                    requests.push(request);
+                    sent.push(*place);
+                }
+                Ok(None) => answers[*place] = Some(Ok(Done::AlreadySo)),
+                Err(failure) => answers[*place] = Some(Err(failure.attempting(describe::op(&ops[*place], &self.sockets)))),
+            }
+        }
+        let mut echoes: Vec<Option<ObservedLink>> = vec![None; sent.len()];
+        let outcomes = match self.sockets.get(netns) {
+            Ok(socket) => socket.perform(&requests, |at, kind, payload| {
+                if kind == decode::RTM_NEWLINK {
+                    echoes[at] = decode::link(payload);
+                }
+            }),
+            Err(failure) => vec![Err(failure); sent.len()],
+        };
+        for ((place, outcome), echo) in sent.into_iter().zip(outcomes).zip(echoes) {
+            let done = outcome.and_then(|()| self.done(&ops[place], echo));
+            answers[place] = Some(self.judge(&ops[place], done));
+        }
+    }
+
+    fn done(&mut self, op: &KernelOp, echo: Option<ObservedLink>) -> Result<Done, Failure> {
+        let KernelOp::CreateVeth { a, b, .. } = op else { return Ok(Done::Ok) };
+        if let Some(echo) = echo
+            && let Some(peer) = echo.peer
+        {
+            return Ok(Done::Created { a: echo.ifindex, b: peer.ifindex });
+        }
+        // A kernel that echoes nothing: both were made under these names a moment ago.
+        let a = index_of(self.sockets.get(a.netns)?, a.name.as_str())?;
+        let b = index_of(self.sockets.get(b.netns)?, b.name.as_str())?;
+        Ok(Done::Created { a, b })
+    }
+
+    /// Some refusals say that it is so already.
+    fn judge(&self, op: &KernelOp, outcome: Result<Done, Failure>) -> Result<Done, KernelError> {
+        match (op, outcome) {
+            (_, Ok(done)) => Ok(done),
+            (KernelOp::RemoveAddress { .. }, Err(f)) if f.is(Errno::EADDRNOTAVAIL) || f.is(Errno::ENODEV) => Ok(Done::AlreadySo),
+            (op, Err(failure)) => Err(failure.attempting(describe::op(op, &self.sockets))),
+        }
+    }
+
+    fn run_sysctls(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
+        let links: Vec<(IfIndex, &str)> = places
+            .iter()
+            .filter_map(|place| match &ops[*place] {
+                KernelOp::EnableIpv6 { link, name } => Some((link.ifindex, &**name)),
+                _ => None,
+            })
+            .collect();
+        self.counters.count_writes(links.len() as u64);
+        let file = self.sockets.get(netns).and_then(|socket| Ok(socket.netns_file()?));
+        let outcomes = file.and_then(|file| Ok(ipv6::enable(file.as_fd(), &links)?));
+        let outcomes = outcomes.unwrap_or_else(|failure| vec![Err(failure); links.len()]);
+        for (place, outcome) in places.iter().zip(outcomes) {
+            answers[*place] = Some(self.judge(&ops[*place], outcome.map(|()| Done::Ok)));
+        }
+    }
+
+    /// Looks at the links again, marks those that are still ours, and hands them to the reaper.
+    fn run_deletions(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
+        let doomed: Vec<Doomed> = places.iter().filter_map(|place| Doomed::of(&ops[*place])).collect();
+        let outcomes = match (self.sockets.handle(netns).cloned(), self.sockets.get(netns)) {
+            (Some(handle), Ok(socket)) => self.reaper.take(&handle, socket, doomed),
+            (None, Ok(_)) => vec![Err(Failure::new(Errno::ENOENT, "the namespace is not attached")); places.len()],
+            (_, Err(failure)) => vec![Err(failure); places.len()],
+        };
+        for (place, outcome) in places.iter().zip(outcomes) {
+            answers[*place] = Some(self.judge(&ops[*place], outcome));
+        }
+    }
+}
+
+impl Kernel for LinuxKernel {
+    fn attach(&mut self, netns: &NetnsHandle) {
+        self.sockets.attach(netns.clone());
+    }
+
+    fn detach(&mut self, netns: NetnsId) {
+        self.reaper.forget(netns);
+        self.sockets.detach(netns);
+    }
+
+    fn read_netns(&mut self, netns: NetnsId) -> Result<NetnsReading, KernelError> {
+        let reading = self.sockets.get(netns).and_then(read::netns);
+        reading.map_err(|failure| failure.attempting(format!("read the links of namespace {}", self.sockets.inode(netns))))
+    }
+
+    fn read_link(&mut self, link: LinkId) -> Result<Option<ObservedLink>, KernelError> {
+        let reading = self.sockets.get(link.netns).and_then(|socket| read::link(socket, link.ifindex));
+        reading.map_err(|failure| failure.attempting(format!("read {}", describe::link_id(link, &self.sockets))))
+    }
+
+    fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>> {
+        let mut answers: Answers = vec![None; ops.len()];
+        for wave in schedule::waves(ops) {
+            for (netns, places) in wave {
+                self.run(ops, netns, &places, &mut answers);
+            }
+        }
+        let unanswered = || Err(Failure::new(Errno::EIO, "it was not answered").attempting("perform an operation"));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+    }
+
+    fn close_idle(&mut self) {
+        self.sockets.close_idle();
+    }
+
+    fn counters(&self) -> KernelCounters {
+        self.counters.snapshot()
+    }
+}
+
+/// How an operation is performed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Requests,
+    Sysctl,
+    Deletion,
+}
+
+impl Way {
+    fn of(op: &KernelOp) -> Self {
+        match op {
+            KernelOp::CreateVeth { .. } | KernelOp::SetLink { .. } | KernelOp::AddAddress { .. } | KernelOp::RemoveAddress { .. } => {
+                Self::Requests
+            }
+            KernelOp::EnableIpv6 { .. } => Self::Sysctl,
+            KernelOp::DeleteLink { .. } => Self::Deletion,
+        }
+    }
+}
+
+impl Doomed {
+    fn of(op: &KernelOp) -> Option<Self> {
+        match op {
+            KernelOp::DeleteLink { link, doomed_group, expected: ExpectedMark { group, alias } } => {
+                Some(Self { link: *link, doomed_group: *doomed_group, expected: ExpectedMark { group: *group, alias: alias.clone() } })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The second ends' namespaces as files, open only while their creations are sent. Taken from sockets whose cookie is proved, so that a
+/// name that leads elsewhere by now cannot send a link there.
+struct Peers(HashMap<NetnsId, Result<OwnedFd, Failure>>);
+
+impl Peers {
+    fn of(sockets: &mut Sockets, ops: &[KernelOp], places: &[usize]) -> Self {
+        let mut files = HashMap::new();
+        for place in places {
+            if let KernelOp::CreateVeth { a, b, .. } = &ops[*place]
+                && a.netns != b.netns
+            {
+                files.entry(b.netns).or_insert_with(|| sockets.get(b.netns).and_then(|socket| Ok(socket.netns_file()?)));
+            }
+        }
+        Self(files)
+    }
+}
+
+/// The request for an operation; `None` when there is nothing to do.
+fn request(op: &KernelOp, peers: &Peers) -> Result<Option<Request>, Failure> {
+    Ok(match op {
+        KernelOp::CreateVeth { a, b, group, a_up } => {
+            let peer = match peers.0.get(&b.netns) {
+                Some(Ok(file)) => Some(file.as_fd()),
+                Some(Err(failure)) => return Err(failure.clone()),
+                None => None,
+            };
+            Some(encode::create_veth(a, b, *group, *a_up, peer))
+        }
+        KernelOp::SetLink { link, change } => encode::set_link(link.ifindex, change),
+        KernelOp::AddAddress { link, address } => Some(encode::add_address(link.ifindex, address)),
+        KernelOp::RemoveAddress { link, address } => Some(encode::remove_address(link.ifindex, *address)),
+        KernelOp::EnableIpv6 { .. } | KernelOp::DeleteLink { .. } => None,
+    })
+}
+
+fn index_of(socket: &mut RouteSocket, name: &str) -> Result<IfIndex, Failure> {
+    let mut found = None;
+    let answers = socket.perform(&[encode::get_link_by_name(name)], |_, kind, payload| {
+        if kind == decode::RTM_NEWLINK {
+            found = decode::link(payload).map(|link| link.ifindex);
+        }
+    });
+    answers.into_iter().collect::<Result<Vec<()>, Failure>>()?;
+    found.ok_or_else(|| Failure::new(Errno::ENODEV, "the new link is not there"))
+}

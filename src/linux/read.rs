@@ -1,0 +1,94 @@
+//! Reading links and addresses.
+
+use std::collections::HashMap;
+
+use nix::errno::Errno;
+
+use crate::linux::socket::{Failure, RouteSocket};
+use crate::linux::{NetnsReading, decode, encode};
+use crate::model::{IfIndex, ObservedAddress, ObservedLink};
+
+/// How often an interrupted listing is begun again. Under churn nearly every one is interrupted, so there is an end to it.
+const ATTEMPTS: usize = 4;
+
+/// Reads all links with their addresses.
+pub(super) fn netns(socket: &mut RouteSocket) -> Result<NetnsReading, Failure> {
+    let mut reading = NetnsReading::default();
+    for _ in 0..ATTEMPTS {
+        reading = netns_once(socket)?;
+        if reading.complete {
+            break;
+        }
+    }
+    Ok(reading)
+}
+
+fn netns_once(socket: &mut RouteSocket) -> Result<NetnsReading, Failure> {
+    let mut links: Vec<ObservedLink> = Vec::new();
+    let links_complete = socket.dump(&encode::list_links(), |kind, payload| {
+        if kind == decode::RTM_NEWLINK {
+            links.extend(decode::link(payload));
+        }
+    })?;
+    let places: HashMap<IfIndex, usize> = links.iter().enumerate().map(|(place, link)| (link.ifindex, place)).collect();
+    let addresses_complete = socket.dump(&encode::list_addresses(None), |kind, payload| {
+        if kind != decode::RTM_NEWADDR {
+            return;
+        }
+        let Some((ifindex, address)) = decode::address(payload) else { return };
+        if let Some(link) = places.get(&ifindex).and_then(|place| links.get_mut(*place)) {
+            let address = without_own_label(address, &link.name);
+            link.addresses.push(address);
+        }
+    })?;
+    Ok(NetnsReading { links, complete: links_complete && addresses_complete })
+}
+
+/// Reads one link with its addresses; `None` when there is none of this index.
+pub(super) fn link(socket: &mut RouteSocket, ifindex: IfIndex) -> Result<Option<ObservedLink>, Failure> {
+    let Some(mut link) = bare_links(socket, &[ifindex]).swap_remove(0)? else { return Ok(None) };
+    for _ in 0..ATTEMPTS {
+        link.addresses.clear();
+        let listing = socket.dump(&encode::list_addresses(Some(ifindex)), |kind, payload| {
+            if kind != decode::RTM_NEWADDR {
+                return;
+            }
+            if let Some((found, address)) = decode::address(payload)
+                && found == ifindex
+            {
+                let address = without_own_label(address, &link.name);
+                link.addresses.push(address);
+            }
+        });
+        match listing {
+            Ok(true) => break,
+            Ok(false) => {}
+            Err(failure) if failure.is(Errno::ENODEV) => return Ok(None),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(Some(link))
+}
+
+/// Reads links without their addresses; the n-th answer belongs to the n-th index.
+pub(super) fn bare_links(socket: &mut RouteSocket, indexes: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, Failure>> {
+    let requests: Vec<_> = indexes.iter().map(|ifindex| encode::get_link(*ifindex)).collect();
+    let mut links: Vec<Option<ObservedLink>> = vec![None; indexes.len()];
+    let answers = socket.perform(&requests, |at, kind, payload| {
+        if kind == decode::RTM_NEWLINK {
+            links[at] = decode::link(payload);
+        }
+    });
+    let answer = |(answer, link): (Result<(), Failure>, Option<ObservedLink>)| match answer {
+        Ok(()) => Ok(link),
+        Err(failure) if failure.is(Errno::ENODEV) => Ok(None),
+        Err(failure) => Err(failure),
+    };
+    answers.into_iter().zip(links).map(answer).collect()
+}
+
+/// The kernel labels every IPv4 address with the name of its link; only another label tells something.
+fn without_own_label(mut address: ObservedAddress, name: &str) -> ObservedAddress {
+    address.label = address.label.filter(|label| **label != *name);
+    address
+}

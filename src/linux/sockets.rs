@@ -1,0 +1,97 @@
+//! The namespaces that are known, and the sockets that are open in them.
+//!
+//! A socket keeps its namespace alive, with our links answering in it, after the owner is gone. So sockets are opened on demand, proved
+//! by the cookie each time, and closed when they were idle, when the namespace is detached, and when too many are open.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use crate::linux::counters::Counters;
+use crate::linux::nsids::NsIds;
+use crate::linux::socket::{Failure, RouteSocket};
+use crate::model::NetnsId;
+use crate::namespace::NetnsHandle;
+
+/// A socket that was not used for this long is closed.
+const IDLE: Duration = Duration::from_secs(2);
+/// Most sockets open at a time, well below the usual limit of 1024 descriptors.
+const MOST_OPEN: usize = 512;
+
+/// All attached namespaces.
+pub(super) struct Sockets {
+    known: HashMap<NetnsId, NetnsHandle>,
+    open: HashMap<NetnsId, Open>,
+    ids: Arc<NsIds>,
+    counters: Arc<Counters>,
+}
+
+struct Open {
+    socket: RouteSocket,
+    used: Instant,
+}
+
+impl Sockets {
+    pub(super) fn new(ids: Arc<NsIds>, counters: Arc<Counters>) -> Self {
+        Self { known: HashMap::new(), open: HashMap::new(), ids, counters }
+    }
+
+    /// Makes a namespace known, or changes how it is reached.
+    pub(super) fn attach(&mut self, netns: NetnsHandle) {
+        self.known.insert(netns.id, netns);
+    }
+
+    /// Forgets a namespace and closes its socket.
+    pub(super) fn detach(&mut self, netns: NetnsId) {
+        self.known.remove(&netns);
+        self.open.remove(&netns);
+        self.ids.forget(netns);
+    }
+
+    /// How a namespace is reached.
+    pub(super) fn handle(&self, netns: NetnsId) -> Option<&NetnsHandle> {
+        self.known.get(&netns)
+    }
+
+    /// How people know a namespace (`lsns`, `ip netns`): by its inode.
+    pub(super) fn inode(&self, netns: NetnsId) -> u64 {
+        self.handle(netns).map_or(0, |handle| handle.inode)
+    }
+
+    /// The socket in a namespace, opened when there is none.
+    ///
+    /// # Errors
+    /// `ENOENT` for a namespace that is not attached; else as [`RouteSocket::open`].
+    pub(super) fn get(&mut self, netns: NetnsId) -> Result<&mut RouteSocket, Failure> {
+        if self.open.get(&netns).is_none_or(|open| open.socket.is_broken()) {
+            self.open.remove(&netns);
+            let handle = self.known.get(&netns).ok_or_else(|| Failure::new(Errno::ENOENT, "the namespace is not attached"))?;
+            let socket = RouteSocket::open(handle, &self.counters)?;
+            // Before the first reading, so that no change after it goes unseen.
+            self.ids.learn(handle, &socket)?;
+            self.make_room();
+            self.open.insert(netns, Open { socket, used: Instant::now() });
+        }
+        let open = self.open.get_mut(&netns).ok_or_else(|| Failure::new(Errno::ENOENT, ""))?;
+        open.used = Instant::now();
+        Ok(&mut open.socket)
+    }
+
+    /// Closes the sockets that were not used for a while.
+    pub(super) fn close_idle(&mut self) {
+        let now = Instant::now();
+        self.open.retain(|_, open| now.duration_since(open.used) < IDLE);
+    }
+
+    fn make_room(&mut self) {
+        if self.open.len() < MOST_OPEN {
+            return;
+        }
+        let oldest = self.open.iter().min_by_key(|(_, open)| open.used).map(|(netns, _)| *netns);
+        if let Some(netns) = oldest {
+            self.open.remove(&netns);
+        }
+    }
+}
