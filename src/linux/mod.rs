@@ -3,6 +3,8 @@
 //! Nothing here chooses, orders or retries. Operations carry everything that they need; each is answered on its own, so that one that
 //! fails never hides or stops another.
 
+pub mod netns_thread;
+
 use std::fmt;
 
 use crate::model::{HostIfName, IfIndex, InterfaceAddress, LinkId, MacAddr, NetnsId, ObservedLink};
