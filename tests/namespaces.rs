@@ -2,6 +2,7 @@
 //!
 //! Every test runs on a thread with a mount namespace and a `/run` of its own, so nothing that it mounts outlives it.
 #![allow(clippy::disallowed_methods, reason = "test threads enter namespaces of their own and end there")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "helpers of tests; what they measure is printed")]
 
 use std::fs;
 use std::io;
@@ -265,7 +266,8 @@ fn a_bare_file_is_waited_for_and_taken_at_once_when_mounted() {
         let cookie = mount_netns(&red());
         let start = Instant::now();
         assert_eq!(bound(watch.next()).id.0.get(), cookie);
-        assert!(start.elapsed() < Duration::from_millis(200), "{:?}", start.elapsed());
+        // By the mount itself, not by the clock.
+        assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
         assert_eq!(bound(watch.next()).id.0.get(), cookie);
     });
 }
@@ -303,7 +305,7 @@ fn what_is_no_network_namespace_is_named() {
             let start = Instant::now();
             let message = refused(watch.ask_file(path), Reason::BadNamespace);
             assert!(message.contains(what) && message.contains(&path[..path.len().min(40)]), "{path}: {message}");
-            assert!(start.elapsed() < Duration::from_millis(100), "{path}: {:?}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(1), "{path}: {:?}", start.elapsed());
         };
         fs::create_dir_all("/run/x/dir").unwrap();
         fs::write("/run/x/plain", "").unwrap();
@@ -476,7 +478,7 @@ fn a_written_pid_keeps_its_process_over_restarts() {
         // The number now belongs to a process that started at another time, or in another boot.
         let file = state.path().join("pid-bindings.json");
         let good = fs::read_to_string(&file).unwrap();
-        for (field, other) in [("started", "1"), ("boot", "\"before\"")] {
+        for (field, other) in [("started", "1"), ("inode", "1"), ("boot", "\"before\"")] {
             let mut records: serde_json::Value = serde_json::from_str(&good).unwrap();
             records[0][field] = other.parse().unwrap();
             fs::write(&file, records.to_string()).unwrap();
@@ -498,14 +500,21 @@ fn a_written_pid_keeps_its_process_over_restarts() {
     });
 }
 
-/// In a PID namespace of its own a number can be given out again at once; so this runs the next test in one.
-#[test]
-fn a_number_that_is_used_again_is_not_the_process() {
-    let inner = ["--exact", "inside_a_pid_namespace", "--ignored", "--nocapture"];
-    let unshare = ["--fork", "--pid", "--mount-proc", "--kill-child"];
-    let out = Command::new("unshare").args(unshare).arg(std::env::current_exe().unwrap()).args(inner).output().unwrap();
+/// Runs one of the ignored tests in a process of its own, under this command.
+fn alone(command: &[&str], test: &str) {
+    let mut words = command.iter();
+    let mut run = Command::new(words.next().unwrap());
+    let run = run.args(words).arg(std::env::current_exe().unwrap()).args(["--exact", test, "--ignored", "--nocapture"]);
+    let out = run.output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&out.stderr));
+    print!("{text}");
+}
+
+/// In a PID namespace of its own a number can be given out again at once.
+#[test]
+fn a_number_that_is_used_again_is_not_the_process() {
+    alone(&["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"], "inside_a_pid_namespace");
 }
 
 #[test]
@@ -690,6 +699,12 @@ fn the_folder_may_be_removed_and_made_again() {
 
 #[test]
 fn nothing_of_a_namespace_stays_open() {
+    alone(&["env"], "counting_open_files");
+}
+
+#[test]
+#[ignore = "run by nothing_of_a_namespace_stays_open, where no other test opens files"]
+fn counting_open_files() {
     sandbox(|| {
         let watch = Watch::plain();
         unbound(watch.ask(&named("red")));
@@ -711,9 +726,11 @@ fn nothing_of_a_namespace_stays_open() {
         watch.silent_after_changes();
         let after = open_files();
         assert_eq!(seen, 100);
-        assert!(after <= before + 2, "{before} files were open, now {after}");
+        assert_eq!(before, after);
         let links = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
-        println!("files open: {before} before, {after} after; namespaces among them: {}", links.filter(|l| l.starts_with("net:")).count());
+        let inside = links.filter(|link| link.to_string_lossy().starts_with("net:")).count();
+        println!("files open: {before} before, {after} after; namespaces among them: {inside}");
+        assert_eq!(inside, 1, "the agent's own only");
     });
 }
 
@@ -746,5 +763,63 @@ fn a_thousand_are_looked_at_in_little_time() {
             .unwrap();
         println!("a look at 1000 namespaces: {best:?}");
         assert!(best > Duration::ZERO && best < Duration::from_millis(25), "{best:?}");
+    });
+}
+
+#[test]
+fn what_cannot_be_told_is_not_gone() {
+    alone(&["prlimit", "--nofile=48:48"], "without_free_descriptors");
+}
+
+#[test]
+#[ignore = "run by what_cannot_be_told_is_not_gone, with few descriptors"]
+fn without_free_descriptors() {
+    sandbox(|| {
+        let holder = Holder::start();
+        mount_netns(&red());
+        let watch = Watch::plain();
+        let process = bound(watch.ask(&holder.slot(1)));
+        let name = bound(watch.ask(&named("red")));
+        let mut hoard = Vec::new();
+        while let Ok(file) = fs::File::open("/dev/null") {
+            hoard.push(file);
+        }
+        watch.silent();
+        assert_eq!(bound(watch.ask(&holder.slot(1))).id, process.id);
+        assert_eq!(bound(watch.ask(&named("red"))).id, name.id);
+        assert!(unbound(watch.ask(&holder.slot(2))).contains("cannot be looked at"));
+        assert!(unbound(watch.ask(&named("other"))).contains("cannot be looked at"));
+        drop(hoard);
+        // By itself, when it can be told again.
+        let mut later = [watch.next(), watch.next()];
+        later.sort_by_key(|event| matches!(event, NetnsEvent::Bound { .. }));
+        let [other, again] = later;
+        assert!(unbound(other).contains("does not exist"));
+        assert_eq!(bound(again).id, process.id);
+        watch.silent();
+    });
+}
+
+/// The namespace lives on with the process in it, but the name leads nowhere; a search still finds it.
+#[test]
+fn unmounted_but_alive() {
+    sandbox(|| {
+        mount_netns(&red());
+        let watch = Watch::plain();
+        let netns = bound(watch.ask(&named("red")));
+        let child = Command::new("ip").args(["netns", "exec", "red", "sleep", "1000"]).spawn().unwrap();
+        let holder = Holder(child);
+        until(|| fs::read_to_string(format!("/proc/{}/comm", holder.pid())).is_ok_and(|comm| comm.trim() == "sleep"));
+        assert_eq!(holder.cookie(), netns.id.0.get());
+        remove_netns(&red());
+        unbound(watch.next());
+        assert!(netns.opener.open().is_err());
+        let remembered = vec![Remembered { id: netns.id, reference: NetnsRef::Named("red".into()) }];
+        let watch = Watch::start(TrackerOptions { remembered, ..TrackerOptions::default() });
+        watch.tracker.search();
+        let own = watch.next();
+        assert!(matches!(own, NetnsEvent::Found { ref netns, .. } if netns.own), "{own:?}");
+        assert!(matches!(watch.next(), NetnsEvent::Found { netns: found, .. } if found.id == netns.id));
+        assert!(matches!(watch.next(), NetnsEvent::SearchDone));
     });
 }

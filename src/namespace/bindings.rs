@@ -37,11 +37,13 @@ impl Writing {
     }
 }
 
-/// A process, in a way that survives both of us: its start time, in clock ticks since the boot, and the boot.
+/// A process, in a way that is still true after a restart of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessMark {
-    /// Start time, field 22 of `/proc/<pid>/stat`.
+    /// Start time, field 22 of `/proc/<pid>/stat`, in clock ticks since the boot. Two processes can share one tick (10 ms).
     pub started: u64,
+    /// Inode of its pidfd: never used twice in one boot since Linux 6.9, the same for all processes before.
+    pub inode: u64,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot: String,
 }
@@ -59,6 +61,7 @@ struct Record {
     pid: u32,
     written_at: i64,
     started: u64,
+    inode: u64,
     boot: String,
 }
 
@@ -73,7 +76,7 @@ impl Bindings {
         let records = file.as_deref().map(read_records).transpose()?.unwrap_or_default();
         let known = records
             .into_iter()
-            .map(|r| (Writing { pid: r.pid, written_at: r.written_at }, ProcessMark { started: r.started, boot: r.boot }))
+            .map(|r| (Writing { pid: r.pid, written_at: r.written_at }, ProcessMark { started: r.started, inode: r.inode, boot: r.boot }))
             .collect();
         Ok(Self { file, known, dirty: false })
     }
@@ -105,7 +108,13 @@ impl Bindings {
         let records: Vec<Record> = self
             .known
             .iter()
-            .map(|(&Writing { pid, written_at }, mark)| Record { pid, written_at, started: mark.started, boot: mark.boot.clone() })
+            .map(|(&Writing { pid, written_at }, mark)| Record {
+                pid,
+                written_at,
+                started: mark.started,
+                inode: mark.inode,
+                boot: mark.boot.clone(),
+            })
             .collect();
         replace(file, &serde_json::to_vec_pretty(&records)?)?;
         self.dirty = false;
@@ -147,7 +156,7 @@ mod tests {
     fn survives_and_forgets() {
         let dir = tempfile::tempdir().unwrap();
         let written = |pid, written_at| Writing { pid, written_at };
-        let mark = |n| ProcessMark { started: n, boot: "b".to_owned() };
+        let mark = |n| ProcessMark { started: n, inode: n, boot: "b".to_owned() };
         let mut bindings = Bindings::load(Some(dir.path())).unwrap();
         bindings.insert(written(5, 9), mark(1));
         bindings.insert(written(5, 10), mark(2));

@@ -1,5 +1,6 @@
 //! Makes named namespaces, in the way of `ip netns add`. Never removes one: whoever else uses it would lose it.
 
+use std::fmt;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,13 +27,15 @@ const NOTHING: Option<&str> = None;
 /// Makes the namespace unless it is there. True: it was made here.
 ///
 /// # Errors
-/// What the system says; nothing half-made stays.
+/// What was attempted and what the system says; nothing half-made stays.
 pub fn create(folder: &Path, name: &str) -> io::Result<bool> {
     let place = Place::named(folder, name).map_err(|why| io::Error::new(io::ErrorKind::InvalidInput, format!("`{name}` {why}")))?;
-    DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+    let shown = folder.display();
+    attempt(format_args!("make the folder {shown}"), DirBuilder::new().recursive(true).mode(0o755).create(folder))?;
     // Two agents that make one name must not mount one over the other.
-    let _turn = take_turn(folder)?;
-    share(folder)?;
+    let _turn = attempt(format_args!("lock {shown}"), take_turn(folder))?;
+    attempt(format_args!("make {shown} a shared mount"), share(folder))?;
+    // Opened after that: the mount may be a new one.
     let dir = open(folder, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
     let flags = OFlag::O_RDONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     match openat(&dir, name, flags, Mode::from_bits_truncate(0o444)) {
@@ -42,9 +45,16 @@ pub fn create(folder: &Path, name: &str) -> io::Result<bool> {
         })?,
         Err(Errno::EEXIST) if is_left_over(&place)? => mount_new(&dir, name)?,
         Err(Errno::EEXIST) => return Ok(false),
-        Err(errno) => return Err(errno.into()),
+        Err(errno) => return attempt(format_args!("make a file in {shown}"), Err(errno)),
     }
     Ok(true)
+}
+
+fn attempt<T>(what: fmt::Arguments<'_>, outcome: Result<T, impl Into<io::Error>>) -> io::Result<T> {
+    outcome.map_err(|error| {
+        let error = error.into();
+        io::Error::new(error.kind(), format!("cannot {what}: {error}"))
+    })
 }
 
 /// Whether the file is a bare one that nobody is about to mount on.
@@ -66,7 +76,8 @@ fn is_left_over(place: &Place) -> io::Result<bool> {
 fn mount_new(dir: &OwnedFd, name: &str) -> io::Result<()> {
     let file = openat(dir, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
     let target = format!("/proc/self/fd/{}", file.as_raw_fd());
-    in_new_netns(|| Ok(mount(Some("/proc/thread-self/ns/net"), target.as_str(), NOTHING, MsFlags::MS_BIND, NOTHING)?))
+    let bind = || mount(Some("/proc/thread-self/ns/net"), target.as_str(), NOTHING, MsFlags::MS_BIND, NOTHING);
+    attempt(format_args!("make a namespace and mount it"), in_new_netns(|| Ok(bind()?)))
 }
 
 /// Lets mounts in the folder reach the other mount namespaces (containers, services), as `ip netns add` does.

@@ -14,6 +14,7 @@ mod sys;
 pub mod tracker;
 mod worker;
 
+pub use process::boot_id;
 pub use search::Remembered;
 pub use tracker::{StartError, Tracker, TrackerOptions};
 

@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 
+use super::bindings::ProcessMark;
 use super::{OpenNetns, sys};
 
 /// One process. The descriptor keeps neither the process nor its namespace alive.
@@ -16,6 +17,7 @@ pub struct Process {
     pid: i32,
     pidfd: OwnedFd,
     started: u64,
+    inode: u64,
 }
 
 /// What is found under a process number.
@@ -46,17 +48,18 @@ impl Process {
                 };
             }
         };
+        let inode = fstat(&pidfd)?.st_ino;
         match start_time(pid) {
             // Only a process that is still there now, after the reading, was the one that was read about.
-            Ok(started) if is_there(pidfd.as_fd())? => Ok(Found::Process(Self { pid, pidfd, started })),
+            Ok(started) if is_there(pidfd.as_fd())? => Ok(Found::Process(Self { pid, pidfd, started, inode })),
             Err(error) if !is_gone(&error) => Err(error),
             _ => Ok(Found::Nobody),
         }
     }
 
-    /// When it started, in clock ticks since the boot.
-    pub fn started(&self) -> u64 {
-        self.started
+    /// What tells it from every other process, together with this boot's id.
+    pub fn mark(&self, boot: &str) -> ProcessMark {
+        ProcessMark { started: self.started, inode: self.inode, boot: boot.to_owned() }
     }
 
     /// The descriptor; becomes readable when the process ends.
@@ -79,6 +82,14 @@ impl OpenNetns for Process {
             answer => answer,
         }
     }
+}
+
+/// The machine's present boot: process start times and namespace cookies mean something only within one.
+///
+/// # Errors
+/// What the system says.
+pub fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 /// Whether the error says that the process has ended.

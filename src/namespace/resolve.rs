@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nix::sys::stat::fstat;
 
-use super::bindings::{Bindings, ProcessMark, Writing};
+use super::bindings::{Bindings, Writing};
 use super::place::{Place, Sight};
 use super::process::{self, Found, Process};
 use super::{NetnsHandle, OpenNetns, sys};
@@ -85,8 +85,7 @@ impl Resolver {
         let quick_ids = sys::namespace_id(own_file.as_fd()).is_ok_and(|number| number == cookie);
         let inode = fstat(&own_file)?.st_ino;
         let own = NetnsHandle { id, inode, own: true, opener: Arc::new(OwnNetns(own_file)) };
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        Ok(Self { own, folder, runtime_dirs, roots, bindings, boot, quick_ids })
+        Ok(Self { own, folder, runtime_dirs, roots, bindings, boot: process::boot_id()?, quick_ids })
     }
 
     /// How this slot is to be looked at.
@@ -164,11 +163,11 @@ impl Resolver {
         if matches!(fate, Fate::Awaited) {
             match (Process::find(pid)?, self.bindings.get(writing)) {
                 (Found::Process(process), Some(bound)) => {
-                    *fate = if *bound == self.mark(&process) { Fate::Bound(Arc::new(process)) } else { Fate::Ended };
+                    *fate = if *bound == process.mark(&self.boot) { Fate::Bound(Arc::new(process)) } else { Fate::Ended };
                 }
                 (_, Some(_)) => *fate = Fate::Ended,
                 (Found::Process(process), None) => {
-                    self.bindings.insert(writing, self.mark(&process));
+                    self.bindings.insert(writing, process.mark(&self.boot));
                     *fate = Fate::Bound(Arc::new(process));
                 }
                 (Found::Nobody, None) => {
@@ -192,10 +191,6 @@ impl Resolver {
         Ok(Answer::Unbound(Reason::NamespaceMissing, message))
     }
 
-    fn mark(&self, process: &Process) -> ProcessMark {
-        ProcessMark { started: process.started(), boot: self.boot.clone() }
-    }
-
     fn answer(&self, slot: &NetnsSlot, ns: BorrowedFd<'_>, opener: Arc<dyn OpenNetns>) -> io::Result<Answer> {
         let handle = self.handle(ns, opener)?;
         if !handle.own {
@@ -212,5 +207,25 @@ struct OwnNetns(OwnedFd);
 impl OpenNetns for OwnNetns {
     fn open(&self) -> io::Result<OwnedFd> {
         self.0.try_clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux::netns_thread::in_new_netns;
+
+    #[test]
+    fn both_ways_to_identify_agree() {
+        let mut resolver = Resolver::new(PathBuf::new(), Vec::new(), Vec::new(), Bindings::load(None).unwrap()).unwrap();
+        let (file, cookie) = in_new_netns(|| Ok((std::fs::File::open("/proc/thread-self/ns/net")?, current_cookie()?))).unwrap();
+        let (file, opener) = (OwnedFd::from(file), resolver.own.opener.clone());
+        for quick in [resolver.quick_ids, false] {
+            resolver.quick_ids = quick;
+            let handle = resolver.handle(file.as_fd(), opener.clone()).unwrap();
+            assert_eq!((handle.id.0.get(), handle.own), (cookie, false), "quick: {quick}");
+            let own = resolver.own.opener.open().unwrap();
+            assert!(resolver.handle(own.as_fd(), opener.clone()).unwrap().own);
+        }
     }
 }

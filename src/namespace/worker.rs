@@ -334,7 +334,7 @@ impl Worker {
         });
         match spawned {
             Ok(thread) => self.creator = Some(thread),
-            Err(error) => slots.iter().for_each(|slot| self.created(slot, Err(io::Error::from(error.kind())))),
+            Err(error) => slots.iter().for_each(|slot| self.created(slot, Err(io::Error::new(error.kind(), error.to_string())))),
         }
     }
 
