@@ -28,7 +28,7 @@ impl Configurator {
                 continue;
             }
             // What cannot go on because a removal was refused is in trouble, not on its way.
-            let stuck = matches!(verdict, Verdict::Finishing(_)) && work.failures.contains_key(&key);
+            let stuck = matches!(verdict, Verdict::Finishing(_)) && (work.failures.contains_key(&key) || work.adrift.contains(&key));
             let verdict = if stuck { Verdict::InWork(None) } else { verdict };
             let failure = self.judge(&key, &verdict, &work, now);
             self.tell_index(&key, &verdict, &mut index);

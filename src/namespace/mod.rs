@@ -4,6 +4,20 @@
 //! handle: the namespace's identity and a way to open it again. Nothing here keeps a descriptor inside a namespace open: that would keep
 //! it alive, with our links answering in it, after its owner is gone.
 
+mod bindings;
+mod create;
+mod place;
+mod process;
+mod resolve;
+mod search;
+mod sys;
+pub mod tracker;
+mod worker;
+
+pub use process::boot_id;
+pub use search::Remembered;
+pub use tracker::{StartError, Tracker, TrackerOptions};
+
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
