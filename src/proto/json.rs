@@ -69,7 +69,8 @@ mod tests {
     fn everything_is_written() {
         let pass = pb::Pass { sequence: u64::MAX, started: Some(prost_types::Timestamp { seconds: 0, nanos: 0 }), ..Default::default() };
         let text = to_value(&pass).to_string();
-        let expected = r#"{"sequence":18446744073709551615,"started":"1970-01-01T00:00:00Z","elapsed_us":0,"triggers":[],"drift":[],"steps":[]}"#;
+        let expected =
+            r#"{"sequence":18446744073709551615,"started":"1970-01-01T00:00:00Z","elapsed_us":0,"triggers":[],"drift":[],"steps":[]}"#;
         assert_eq!(text, expected);
     }
 
