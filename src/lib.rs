@@ -5,6 +5,7 @@
 //! vocabulary of all of them. See `ARCHITECTURE.md`.
 
 pub mod api;
+pub mod cli;
 pub mod config;
 pub mod configurator;
 pub mod linux;
