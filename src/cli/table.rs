@@ -74,9 +74,9 @@ mod tests {
     fn plain() {
         let out = Out { form: Form::Table, width: None, colour: false };
         let expected = "\
-NAME           STATE       MESSAGE
-veth1          CONFIGURED  -
-a\\u{1b}[2Jb    FAILED      one\\ntwo, and more than the width of this terminal can take
+NAME         STATE       MESSAGE
+veth1        CONFIGURED  -
+a\\u{1b}[2Jb  FAILED      one\\ntwo, and more than the width of this terminal can take
 ";
         assert_eq!(table(&out, &["NAME", "STATE", "MESSAGE"], rows()), expected);
     }
