@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
@@ -38,6 +38,14 @@ pub enum TelemetryError {
     /// No thread.
     #[error("log thread: {0}")]
     Thread(#[from] io::Error),
+}
+
+static RUNNING: OnceLock<Telemetry> = OnceLock::new();
+
+/// Lines that this process's log has dropped so far.
+#[must_use]
+pub fn dropped_lines() -> u64 {
+    RUNNING.get().map_or(0, Telemetry::dropped)
 }
 
 /// The running log.
@@ -74,7 +82,7 @@ pub fn init(filter: &str, format: LogFormat) -> Result<Telemetry, TelemetryError
         LogFormat::Text => builder.with_target(true).finish().try_init()?,
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init()?,
     }
-    Ok(Telemetry { queue })
+    Ok(RUNNING.get_or_init(|| Telemetry { queue }).clone())
 }
 
 /// Whether a character from outside could mislead a reader or steer a terminal: controls (C0, DEL, C1), line and paragraph separators,
@@ -177,22 +185,29 @@ mod tests {
     use super::*;
     use std::sync::{Condvar, Mutex};
 
+    /// A pipe that takes nothing until it is opened.
     #[derive(Clone, Default)]
-    struct Pipe(Arc<(Mutex<(bool, Vec<u8>)>, Condvar)>);
+    struct Pipe(Arc<Shared>);
+
+    #[derive(Default)]
+    struct Shared {
+        state: Mutex<(bool, Vec<u8>)>,
+        opened: Condvar,
+    }
 
     impl Pipe {
         fn open(&self) {
-            self.0.0.lock().unwrap().0 = true;
-            self.0.1.notify_all();
+            self.0.state.lock().unwrap().0 = true;
+            self.0.opened.notify_all();
         }
         fn text(&self) -> String {
-            String::from_utf8(self.0.0.lock().unwrap().1.clone()).unwrap()
+            String::from_utf8(self.0.state.lock().unwrap().1.clone()).unwrap()
         }
     }
 
     impl Write for Pipe {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let mut state = self.0.1.wait_while(self.0.0.lock().unwrap(), |(open, _)| !*open).unwrap();
+            let mut state = self.0.opened.wait_while(self.0.state.lock().unwrap(), |(open, _)| !*open).unwrap();
             state.1.extend_from_slice(bytes);
             Ok(bytes.len())
         }

@@ -1,4 +1,5 @@
 //! `ConfigService` through a real client: writes, whose keys they are, waits, who may write.
+#![allow(clippy::unwrap_used, reason = "a test may end here")]
 
 mod api_support;
 

@@ -1,4 +1,5 @@
 //! HTTP: probes and their rules, metrics, the status, and requests that are not for us.
+#![allow(clippy::unwrap_used, reason = "a test may end here")]
 
 mod api_support;
 

@@ -1,4 +1,5 @@
 //! Where the API listens and for whom: sockets and their modes, certificates, health, reflection, the end.
+#![allow(clippy::unwrap_used, reason = "a test may end here")]
 
 mod api_support;
 

@@ -1,4 +1,5 @@
 //! `StatusService` through a real client: shapes, pages, filters, watches that resume.
+#![allow(clippy::unwrap_used, reason = "a test may end here")]
 
 mod api_support;
 

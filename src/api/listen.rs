@@ -107,10 +107,55 @@ pub struct Counted<S> {
     _permit: OwnedSemaphorePermit,
 }
 
+/// Who is at the other end, for the log. Authorises nobody: a process may have handed its connection on.
+#[derive(Clone, Debug)]
+pub enum Peer {
+    /// A process of this host, as it was when it connected.
+    Local {
+        /// Its user.
+        uid: u32,
+        /// Its number.
+        pid: Option<i32>,
+    },
+    /// An address.
+    Remote(SocketAddr),
+    /// The kernel does not say.
+    Unknown,
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Local { uid, pid: Some(pid) } => write!(f, "uid {uid}, pid {pid}"),
+            Self::Local { uid, pid: None } => write!(f, "uid {uid}"),
+            Self::Remote(address) => address.fmt(f),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// A connection that tells who is at its other end.
+pub trait Known {
+    /// Who.
+    fn peer(&self) -> Peer;
+}
+
+impl Known for UnixStream {
+    fn peer(&self) -> Peer {
+        self.peer_cred().map_or(Peer::Unknown, |cred| Peer::Local { uid: cred.uid(), pid: cred.pid() })
+    }
+}
+
+impl Known for TcpStream {
+    fn peer(&self) -> Peer {
+        self.peer_addr().map_or(Peer::Unknown, Peer::Remote)
+    }
+}
+
 /// Something that connections come from.
 pub trait Accept: Send + Sync + 'static {
     /// The connection.
-    type Io: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    type Io: AsyncRead + AsyncWrite + Known + Unpin + Send + 'static;
     /// Waits for the next one.
     fn next(&self) -> impl Future<Output = io::Result<Self::Io>> + Send;
 }
@@ -202,7 +247,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     }
 }
 
-impl<S> Connected for Counted<S> {
-    type ConnectInfo = ();
-    fn connect_info(&self) {}
+impl<S: Known> Connected for Counted<S> {
+    type ConnectInfo = Peer;
+    fn connect_info(&self) -> Peer {
+        self.io.peer()
+    }
 }

@@ -91,6 +91,7 @@ impl Metrics {
 
 /// What the kernel says of this process; what cannot be read is left out.
 fn process(page: &mut Page<'_, '_>) -> fmt::Result {
+    page.counter("log_lines_dropped", "Log lines that standard error did not take in time", crate::telemetry::dropped_lines())?;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| -> Option<f64> {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;

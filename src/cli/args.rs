@@ -21,11 +21,11 @@ pub struct Cli {
     #[arg(long, global = true, env = "VNF_AGENT_CA", value_name = "PATH")]
     pub ca: Option<PathBuf>,
     /// Certificate to show to the agent (PEM)
-    #[arg(long, global = true, env = "VNF_AGENT_CERT", value_name = "PATH", requires = "key")]
+    #[arg(long, global = true, env = "VNF_AGENT_CERT", value_name = "PATH", requires = "tls_key")]
     pub cert: Option<PathBuf>,
     /// Key of that certificate (PEM)
-    #[arg(long, global = true, env = "VNF_AGENT_KEY", value_name = "PATH", requires = "cert")]
-    pub key: Option<PathBuf>,
+    #[arg(long = "key", global = true, env = "VNF_AGENT_KEY", value_name = "PATH", requires = "cert")]
+    pub tls_key: Option<PathBuf>,
     /// Form of the output
     #[arg(short, long, global = true, value_enum, default_value = "table", value_name = "FORM")]
     pub output: Form,
@@ -141,4 +141,14 @@ pub enum Command {
         /// Name of the interface
         name: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
 }

@@ -86,12 +86,14 @@ fn describe(code: Code) -> String {
 
 fn tls(cli: &Cli) -> Result<ClientTlsConfig, Failure> {
     let read = |path: &PathBuf| std::fs::read(path).map_err(|e| Failure::Usage(format!("{} cannot be read: {e}", path.display())));
-    let Some(ca) = &cli.ca else {
+    // An empty environment variable counts as unset.
+    let given = |path: &Option<PathBuf>| path.clone().filter(|p| !p.as_os_str().is_empty());
+    let Some(ca) = given(&cli.ca) else {
         return Err(Failure::Usage("an https:// address needs --ca, the certificate authority of the agent".to_owned()));
     };
-    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?));
-    match (&cli.cert, &cli.key) {
-        (Some(cert), Some(key)) => Ok(config.identity(Identity::from_pem(read(cert)?, read(key)?))),
+    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&ca)?));
+    match (given(&cli.cert), given(&cli.tls_key)) {
+        (Some(cert), Some(key)) => Ok(config.identity(Identity::from_pem(read(&cert)?, read(&key)?))),
         _ => Ok(config),
     }
 }

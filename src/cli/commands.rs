@@ -1,6 +1,6 @@
 //! The commands: one request each (lists: one per page), one answer to print.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -8,6 +8,7 @@ use crate::cli::args::{Cli, Command, Form, WaitArgs};
 use crate::cli::client::{Agent, Client};
 use crate::cli::out::Out;
 use crate::cli::{Failure, files, render, text, watch};
+use crate::model::Timestamp;
 use crate::proto::agent as pb;
 use crate::proto::json::to_value;
 
@@ -36,7 +37,7 @@ pub async fn execute(cli: Cli) -> Done {
         return watch::watch(&agent, out, names).await;
     }
     let client = agent.connect().await?;
-    let mut session = Session { agent, client, out, now: crate::api::context::now().seconds() };
+    let mut session = Session { agent, client, out, now: Timestamp::from(SystemTime::now()).seconds() };
     match cli.command {
         Command::Put { wait, .. } | Command::Apply { wait, .. } => session.write(puts, Vec::new(), wait).await,
         Command::Del { key, wait } => session.write(Vec::new(), vec![key], wait).await,

@@ -127,8 +127,8 @@ mod tests {
     fn forms() {
         let veth1 = ("linux/config/v1/interface/veth1".to_owned(), r#"{"name":"veth1","mtu":1500,"enabled":true}"#.to_owned());
         let tap = ("vpp/config/v1/interface/tap".to_owned(), r#"{"a":1}"#.to_owned());
-        assert_eq!(of("a.json", r#"{"name":"veth1","mtu":1500,"enabled":true}"#).unwrap(), [veth1.clone()]);
-        assert_eq!(of("a", r#" [{"name":"veth1","mtu":1500,"enabled":true}]"#).unwrap(), [veth1.clone()]);
+        assert_eq!(of("a.json", r#"{"name":"veth1","mtu":1500,"enabled":true}"#).unwrap(), std::slice::from_ref(&veth1));
+        assert_eq!(of("a", r#" [{"name":"veth1","mtu":1500,"enabled":true}]"#).unwrap(), std::slice::from_ref(&veth1));
         let yaml = "name: veth1\nmtu: 1500\nenabled: true\n---\n- key: vpp/config/v1/interface/tap\n  value: {a: 1}\n";
         assert_eq!(of("a.yaml", yaml).unwrap(), [veth1, tap]);
         let mac = of("a.yml", "name: v\nphys_address: 02:00:00:00:00:01\n").unwrap();

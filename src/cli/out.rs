@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::cli::args::Form;
 use crate::cli::{Failure, text};
+use crate::telemetry::misleads;
 
 /// How to write.
 #[derive(Clone, Copy, Debug)]
@@ -69,5 +70,7 @@ fn json(value: &Value) -> String {
 }
 
 fn yaml(value: &Value) -> Result<String, Failure> {
-    serde_saphyr::to_string(value).map_err(|e| Failure::Refused(format!("the answer cannot be written as YAML: {e}")))
+    let text = serde_saphyr::to_string(value).map_err(|e| Failure::Refused(format!("the answer cannot be written as YAML: {e}")))?;
+    // The writer leaves bidirectional characters as they are, and outside of quotes there is no escape for them. JSON is YAML too.
+    if text.contains(|c| c != '\n' && misleads(c)) { Ok(json(value)) } else { Ok(text) }
 }

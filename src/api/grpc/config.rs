@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tonic::transport::server::TlsConnectInfo;
 use tonic::{Request, Response, Status};
 
 use crate::api::context::Context;
@@ -9,6 +10,7 @@ use crate::api::convert;
 use crate::api::grpc::settle::{self, Touched, settle, status_of};
 use crate::api::grpc::status::page_size;
 use crate::api::grpc::{Access, keys};
+use crate::api::listen::Peer;
 use crate::model::InterfaceStatus;
 use crate::model::key::INTERFACE_STATUS_PREFIX;
 use crate::proto::agent as pb;
@@ -31,19 +33,22 @@ type Answer<T> = Result<Response<T>, Status>;
 #[tonic::async_trait]
 impl ConfigService for Service {
     async fn put(&self, request: Request<pb::PutRequest>) -> Answer<pb::WriteResponse> {
+        let peer = peer(&request);
         let pb::PutRequest { key, value, wait } = request.into_inner();
-        self.write(vec![(key, Some(value))], wait).await
+        self.write(&peer, vec![(key, Some(value))], wait).await
     }
 
     async fn delete(&self, request: Request<pb::DeleteRequest>) -> Answer<pb::WriteResponse> {
+        let peer = peer(&request);
         let pb::DeleteRequest { key, wait } = request.into_inner();
-        self.write(vec![(key, None)], wait).await
+        self.write(&peer, vec![(key, None)], wait).await
     }
 
     async fn apply(&self, request: Request<pb::ApplyRequest>) -> Answer<pb::WriteResponse> {
+        let peer = peer(&request);
         let pb::ApplyRequest { puts, deletes, wait } = request.into_inner();
         let puts = puts.into_iter().map(|put| (put.key, Some(put.value)));
-        self.write(puts.chain(deletes.into_iter().map(|key| (key, None))).collect(), wait).await
+        self.write(&peer, puts.chain(deletes.into_iter().map(|key| (key, None))).collect(), wait).await
     }
 
     async fn get(&self, request: Request<pb::GetRequest>) -> Answer<pb::KeyValue> {
@@ -75,17 +80,22 @@ impl ConfigService for Service {
 
     async fn resync(&self, request: Request<pb::ResyncRequest>) -> Answer<pb::ResyncResponse> {
         self.writes_allowed()?;
-        self.context.requests.resync(request.into_inner().accept_removals);
+        let peer = peer(&request);
+        let accept_removals = request.into_inner().accept_removals;
+        tracing::info!(%peer, accept_removals, "resync asked for through the API");
+        self.context.requests.resync(accept_removals);
         Ok(Response::new(pb::ResyncResponse {}))
     }
 
     async fn adopt(&self, request: Request<pb::AdoptRequest>) -> Answer<pb::AdoptResponse> {
         self.writes_allowed()?;
+        let peer = peer(&request);
         let name = request.into_inner().name;
         if self.context.published.statuses.get(&name).is_none() {
             let name = name.escape_debug();
             return Err(Status::not_found(format!("no interface `{name}` is configured; write its key first, then adopt the link")));
         }
+        tracing::info!(%peer, %name, "adoption asked for through the API");
         self.context.requests.adopt(&name);
         Ok(Response::new(pb::AdoptResponse {}))
     }
@@ -101,7 +111,7 @@ impl Service {
         }
     }
 
-    async fn write(&self, changes: Vec<(String, Option<Vec<u8>>)>, wait: Option<pb::Wait>) -> Answer<pb::WriteResponse> {
+    async fn write(&self, peer: &Peer, changes: Vec<(String, Option<Vec<u8>>)>, wait: Option<pb::Wait>) -> Answer<pb::WriteResponse> {
         self.writes_allowed()?;
         let timeout = wait.as_ref().map(settle::timeout).transpose()?;
         let (mut touched, mut writes): (Vec<Touched>, Vec<Write>) = (Vec::new(), Vec::new());
@@ -115,6 +125,7 @@ impl Service {
         }
         each_once(&touched)?;
         let revision = self.context.config.write(writes).await.map_err(|e| refused(&e))?;
+        tracing::info!(%peer, revision, keys = touched.len(), first = %touched[0].key, "configuration written through the API");
         if let Some(timeout) = timeout {
             settle(&self.context, revision, &touched, timeout).await?;
         }
@@ -139,6 +150,11 @@ impl Service {
         let items = statuses.iter().map(|(name, status)| status_item(name, status));
         items.filter(|item| item.key.starts_with(prefix)).collect()
     }
+}
+
+fn peer<T>(request: &Request<T>) -> Peer {
+    let through_tls = || request.extensions().get::<TlsConnectInfo<Peer>>().map(|tls| tls.get_ref().clone());
+    request.extensions().get::<Peer>().cloned().or_else(through_tls).unwrap_or(Peer::Unknown)
 }
 
 fn status_item(name: &str, status: &InterfaceStatus) -> pb::KeyValue {
