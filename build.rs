@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+const FILES: [&str; 3] = ["ligato/linux/interfaces.proto", "vnfagent/v1/status.proto", "vnfagent/v1/config.proto"];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     let mut compiler = protox::Compiler::new(["proto"])?;
-    compiler.include_imports(true).open_files(["ligato/linux/interfaces.proto"])?;
+    compiler.include_imports(true).open_files(FILES)?;
     std::fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();

@@ -4,9 +4,13 @@
 //! observed, plans, lets [`linux`] do it, reads back, and publishes per key what it did or why not. [`model`] is the
 //! vocabulary of all of them. See `ARCHITECTURE.md`.
 
+pub mod api;
+pub mod cli;
+pub mod config;
 pub mod configurator;
 pub mod linux;
 pub mod model;
 pub mod namespace;
 pub mod proto;
 pub mod store;
+pub mod telemetry;

@@ -1,9 +1,17 @@
-//! Code generated from `proto/`.
-#![allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
+//! Code generated from `proto/`, and its one JSON form.
+
+pub mod json;
 
 /// Ligato's v1 models with our additions.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
 pub mod ligato {
     tonic::include_proto!("ligato.linux.v1");
+}
+
+/// The agent's own services.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
+pub mod agent {
+    tonic::include_proto!("vnfagent.v1");
 }
 
 /// The descriptors of all files, for reflection and the JSON mapping.

@@ -1,0 +1,46 @@
+//! Writes `docs/config.md` from the table of options; a test fails when the file is stale.
+
+use std::fmt::Write;
+
+use crate::config::options::OPTIONS;
+
+const HEAD: &str = "\
+# Configuration
+
+Every option can be given as a flag, as an environment variable or in a TOML file that `--config PATH` (or `VNF_AGENT_CONFIG`) names. A flag
+wins over the environment, the environment over the file, the file over the default. An environment variable that is empty counts as unset. Where
+two variables are listed, the first that is set counts.
+
+In the file an option has the name of its flag with `_` for `-`: `etcd_endpoints = [\"10.0.0.1:2379\"]`. A key that is not listed here
+is an error that names the key and its line. A value that cannot be used is an error that names the option, the value, where it came from
+and the rule; the agent then exits with status 2 and has touched nothing.
+
+| flag | environment | default | meaning |
+|---|---|---|---|
+";
+
+const TAIL: &str = "
+## Rules that no policy may stop (external node)
+
+```toml
+[[external_node.policy_bypass_rules]]
+direction = \"ingress\"       # ingress or egress, seen from the host
+protocol = \"tcp\"            # tcp, udp, icmp or ip
+cidr = \"192.0.2.0/24\"       # the other side, IPv4 or IPv6, with its prefix length
+port = 22                   # 1 to 65535, for tcp and udp only; left out: all ports
+```
+";
+
+/// The text of `docs/config.md`.
+#[must_use]
+pub fn markdown() -> String {
+    let mut text = HEAD.to_owned();
+    for option in &OPTIONS {
+        let env: Vec<String> = option.env.iter().map(|v| format!("`{v}`")).collect();
+        let default = option.default.map_or("none".to_owned(), |d| format!("`{d}`"));
+        let value = option.value.replace('|', "\\|");
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "| `--{}` {value} | {} | {default} | {} |", option.flag, env.join(", else "), option.help);
+    }
+    text + TAIL
+}
