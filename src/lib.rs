@@ -4,6 +4,7 @@
 //! observed, plans, lets [`linux`] do it, reads back, and publishes per key what it did or why not. [`model`] is the
 //! vocabulary of all of them. See `ARCHITECTURE.md`.
 
+pub mod agent;
 pub mod api;
 pub mod cli;
 pub mod config;
@@ -12,5 +13,7 @@ pub mod linux;
 pub mod model;
 pub mod namespace;
 pub mod proto;
+pub mod state_dir;
+pub mod status_feed;
 pub mod store;
 pub mod telemetry;

@@ -1,2 +1,46 @@
-//! The daemon's entry point.
-fn main() {}
+//! The daemon's entry point: configuration, log, agent, exit status.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use vnf_agent::config::Config;
+use vnf_agent::{agent, telemetry};
+
+/// How long the last lines of the log may take to be written.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
+#[allow(clippy::print_stderr, reason = "before the log stands, and after it is gone")]
+fn main() -> ExitCode {
+    let config = match Config::load() {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("vnf-agent: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let log = match telemetry::init(&config.log, config.log_format) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("vnf-agent: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("vnf-agent: start the runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ended = runtime.block_on(agent::run(config));
+    // Whatever still waits for a store that does not answer is not waited for.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    log.flush(LAST_LINES);
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vnf-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

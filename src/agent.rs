@@ -1,0 +1,154 @@
+//! Wiring and shutdown: the only file that names every concrete type.
+
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{self, ApiOptions};
+use crate::config::{Adopt, Config, EtcdConfig, ExtraAddresses, NamedNetns};
+use crate::configurator::inbox::Inbox;
+use crate::configurator::plan::Settings;
+use crate::configurator::published::{Published, Requests};
+use crate::configurator::{Configurator, Parts, task};
+use crate::linux::{LinuxKernel, netns_thread};
+use crate::model::Owner;
+use crate::namespace::{Remembered, Tracker, TrackerOptions};
+use crate::state_dir::StateDir;
+use crate::status_feed;
+use crate::store::embedded::EmbeddedStore;
+use crate::store::etcd::{EtcdOptions, EtcdStore};
+use crate::store::status_writer::{self, StatusHandle};
+use crate::store::{ConfigStore, StoreHealth};
+
+/// How long the step in hand may take at the end.
+const LAST_STEP: Duration = Duration::from_secs(5);
+
+/// Runs the agent until SIGTERM or SIGINT. The kernel is left as it is.
+///
+/// # Errors
+/// What keeps it from starting, in one sentence; or that one of its parts has ended by itself.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    // Before anything else, so that no signal is lost while parts start.
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let own = netns_thread::own_cookie().context("learn which network namespace this is (Linux 5.14 or later is needed)")?;
+    let state_dir = StateDir::open(&config.state_dir, &config.label, own)?;
+    let inbox = Inbox::new();
+    let published = Arc::new(Published::default());
+    let tracker = Tracker::start(tracker_options(&config, &state_dir), inbox.clone())?;
+    let kernel = LinuxKernel::new(tracker.own(), inbox.clone()).context("talk to the kernel")?;
+    let configurator = Configurator::new(Parts {
+        owner: Owner::new(config.label.clone()),
+        settings: Settings {
+            ipv6_dad: config.ipv6_dad,
+            remove_extra_addresses: config.extra_addresses == ExtraAddresses::Remove,
+            hold: false,
+        },
+        create_named: config.named_netns == NamedNetns::Create,
+        adopt_on_first_start: config.adopt == Adopt::FirstStart,
+        kernel: Box::new(kernel),
+        tracker: tracker.clone(),
+        memory: Box::new(state_dir.memory()),
+        published: published.clone(),
+    });
+    tracker.search();
+    let stop = CancellationToken::new();
+    let store = open_store(&config, &inbox, &stop)?;
+    let requests = Arc::new(AgentRequests { inbox: inbox.clone(), relist: store.relist.clone() });
+    let context = api::Context::new(config.label.clone(), published, store.config.clone(), requests, store.health.clone(), stop.clone());
+    let options = ApiOptions { socket: config.socket.clone(), grpc: config.grpc.clone(), http_listen: config.http_listen };
+    let serving = api::serve(options, context.clone()).await?;
+    let thread = task::spawn(Arc::new(Mutex::new(configurator)), inbox.clone()).context("start the configurator's thread")?;
+    let feed = store.statuses.map(|statuses| tokio::spawn(status_feed::run(statuses, context)));
+    tracing::info!(label = %config.label, store = store.health.borrow().kind, version = env!("CARGO_PKG_VERSION"), "started");
+
+    let outcome = tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        _ = interrupt.recv() => Ok(()),
+        // A configurator that ended by itself has failed: whoever watches this process starts it anew.
+        () = ended(&thread) => Err(anyhow::anyhow!("the configurator has ended unexpectedly")),
+    };
+    tracing::info!("stopping; the kernel is left as it is");
+    inbox.stop();
+    stop.cancel();
+    let _ = tokio::time::timeout(LAST_STEP, ended(&thread)).await;
+    serving.stopped().await;
+    if let Some(Ok(statuses)) = match feed {
+        Some(feed) => Some(feed.await),
+        None => None,
+    } {
+        statuses.shutdown().await;
+    }
+    outcome
+}
+
+/// Waits for a thread's end without blocking the runtime.
+async fn ended(thread: &JoinHandle<()>) {
+    while !thread.is_finished() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn tracker_options(config: &Config, state_dir: &StateDir) -> TrackerOptions {
+    let remembered = state_dir.used_netns().into_iter().map(|used| Remembered { id: used.id, reference: used.reference }).collect();
+    TrackerOptions {
+        netns_dir: config.netns_dir.clone(),
+        create_named: config.named_netns == NamedNetns::Create,
+        state_dir: Some(config.state_dir.clone()),
+        remembered,
+        // What was remembered may be lost with the directory: then everything that can be found is read.
+        search_processes: state_dir.is_new(),
+        ..TrackerOptions::default()
+    }
+}
+
+/// The store, whichever it is.
+struct OpenStore {
+    config: Arc<dyn ConfigStore>,
+    health: watch::Receiver<StoreHealth>,
+    relist: Arc<Notify>,
+    statuses: Option<StatusHandle>,
+}
+
+fn open_store(config: &Config, inbox: &Arc<Inbox>, stop: &CancellationToken) -> anyhow::Result<OpenStore> {
+    let relist = Arc::new(Notify::new());
+    let kind = if config.etcd.is_some() { "etcd" } else { "embedded" };
+    let (sender, health) = watch::channel(StoreHealth::starting(kind));
+    let Some(etcd) = &config.etcd else {
+        let store = Arc::new(EmbeddedStore::open(&config.state_dir)?);
+        tokio::spawn(store.clone().run_source(inbox.clone(), sender, relist.clone(), stop.clone()));
+        return Ok(OpenStore { config: store, health, relist, statuses: None });
+    };
+    let store = Arc::new(EtcdStore::new(etcd_options(etcd), config.label.key_prefix())?);
+    tokio::spawn(store.clone().run_source(inbox.clone(), sender, relist.clone(), stop.clone()));
+    let statuses = status_writer::spawn(store.clone());
+    Ok(OpenStore { config: store, health, relist, statuses: Some(statuses) })
+}
+
+fn etcd_options(etcd: &EtcdConfig) -> EtcdOptions {
+    let (cert, key) = etcd.identity.clone().unzip();
+    let (user, password_file) = etcd.user.clone().unzip();
+    EtcdOptions { endpoints: etcd.endpoints.clone(), ca: etcd.ca.clone(), cert, key, user, password_file }
+}
+
+/// What the API may ask: the configurator for its part, the source for a new listing.
+struct AgentRequests {
+    inbox: Arc<Inbox>,
+    relist: Arc<Notify>,
+}
+
+impl Requests for AgentRequests {
+    fn resync(&self, accept_removals: bool) {
+        self.relist.notify_one();
+        self.inbox.resync(accept_removals);
+    }
+
+    fn adopt(&self, name: &str) {
+        self.inbox.adopt(name);
+    }
+}
