@@ -11,6 +11,8 @@ use std::thread;
 use nix::libc;
 use nix::sched::CloneFlags;
 
+use crate::model::NetnsId;
+
 /// Runs `f` on a new thread inside the namespace `ns`; the thread ends with it.
 ///
 /// # Errors
@@ -41,17 +43,18 @@ pub fn in_new_netns<T: Send>(f: impl FnOnce() -> io::Result<T> + Send) -> io::Re
 ///
 /// # Errors
 /// As [`in_netns`].
-pub fn cookie_of(ns: BorrowedFd<'_>) -> io::Result<u64> {
-    in_netns(ns, current_cookie)
+pub fn cookie_of(ns: BorrowedFd<'_>) -> io::Result<NetnsId> {
+    in_netns(ns, own_cookie)
 }
 
-/// The cookie of the namespace that the calling thread is in.
+/// The identity of the namespace that the calling thread is in.
 ///
 /// # Errors
 /// When no socket can be opened, or the kernel knows no cookies (before 5.14).
-pub fn current_cookie() -> io::Result<u64> {
+pub fn own_cookie() -> io::Result<NetnsId> {
     // Sockets of every family know their namespace; this one needs no driver and no permission.
-    socket_cookie(&UnixDatagram::unbound()?)
+    let cookie = socket_cookie(&UnixDatagram::unbound()?)?;
+    NetnsId::new(cookie).ok_or_else(|| io::Error::other("the kernel says 0 for the namespace's cookie"))
 }
 
 #[allow(unsafe_code, reason = "nix has no SO_NETNS_COOKIE")]

@@ -11,7 +11,7 @@ use super::bindings::{Bindings, Writing};
 use super::place::{Place, Sight};
 use super::process::{self, Found, Process};
 use super::{NetnsHandle, OpenNetns, sys};
-use crate::linux::netns_thread::{cookie_of, current_cookie};
+use crate::linux::netns_thread::{cookie_of, own_cookie};
 use crate::model::{NetnsId, NetnsRef, NetnsSlot, Reason};
 
 /// Where a slot leads.
@@ -80,9 +80,8 @@ impl Resolver {
     /// What was attempted, and why it failed.
     pub fn new(folder: PathBuf, runtime_dirs: Vec<PathBuf>, roots: Vec<PathBuf>, bindings: Bindings) -> io::Result<Self> {
         let own_file = OwnedFd::from(std::fs::File::open("/proc/thread-self/ns/net")?);
-        let cookie = current_cookie()?;
-        let id = NetnsId::new(cookie).ok_or_else(|| io::Error::other("the kernel says 0 for the namespace's cookie"))?;
-        let quick_ids = sys::namespace_id(own_file.as_fd()).is_ok_and(|number| number == cookie);
+        let id = own_cookie()?;
+        let quick_ids = sys::namespace_id(own_file.as_fd()).is_ok_and(|number| number == id.0.get());
         let inode = fstat(&own_file)?.st_ino;
         let own = NetnsHandle { id, inode, own: true, opener: Arc::new(OwnNetns(own_file)) };
         Ok(Self { own, folder, runtime_dirs, roots, bindings, boot: process::boot_id()?, quick_ids })
@@ -140,8 +139,8 @@ impl Resolver {
     /// # Errors
     /// What the system says.
     pub fn handle(&self, ns: BorrowedFd<'_>, opener: Arc<dyn OpenNetns>) -> io::Result<NetnsHandle> {
-        let cookie = if self.quick_ids { sys::namespace_id(ns)? } else { cookie_of(ns)? };
-        let id = NetnsId::new(cookie).ok_or_else(|| io::Error::other("the kernel says 0 for the namespace's cookie"))?;
+        let quick = if self.quick_ids { NetnsId::new(sys::namespace_id(ns)?) } else { None };
+        let id = quick.map_or_else(|| cookie_of(ns), Ok)?;
         if id == self.own.id {
             return Ok(self.own.clone());
         }
@@ -218,12 +217,12 @@ mod tests {
     #[test]
     fn both_ways_to_identify_agree() {
         let mut resolver = Resolver::new(PathBuf::new(), Vec::new(), Vec::new(), Bindings::load(None).unwrap()).unwrap();
-        let (file, cookie) = in_new_netns(|| Ok((std::fs::File::open("/proc/thread-self/ns/net")?, current_cookie()?))).unwrap();
+        let (file, cookie) = in_new_netns(|| Ok((std::fs::File::open("/proc/thread-self/ns/net")?, own_cookie()?))).unwrap();
         let (file, opener) = (OwnedFd::from(file), resolver.own.opener.clone());
         for quick in [resolver.quick_ids, false] {
             resolver.quick_ids = quick;
             let handle = resolver.handle(file.as_fd(), opener.clone()).unwrap();
-            assert_eq!((handle.id.0.get(), handle.own), (cookie, false), "quick: {quick}");
+            assert_eq!((handle.id, handle.own), (cookie, false), "quick: {quick}");
             let own = resolver.own.opener.open().unwrap();
             assert!(resolver.handle(own.as_fd(), opener.clone()).unwrap().own);
         }
