@@ -77,6 +77,8 @@ impl Configurator {
     /// The first listing and the search of the host are there: everything is looked at.
     pub(super) fn judge_first_listing(&mut self) {
         self.review_hold();
+        let slots: Vec<NetnsSlot> = self.places.iter().map(|(slot, _)| slot.clone()).collect();
+        self.parts.tracker.retain(&slots);
         let ours: Vec<Key> = self.observed.names().map(|name| Key::from(name.as_str())).collect();
         let wished: Vec<Key> = self.desired.iter().map(|wish| wish.key.clone()).collect();
         self.todo.dirty.extend(ours.into_iter().chain(wished).chain([Key::from(super::plan::LEFTOVERS)]));

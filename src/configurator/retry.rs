@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(retries.attempt("a"), 12);
         assert_eq!(retries.next(), Some(now + LONGEST));
         assert!(retries.due(now).is_empty());
-        assert_eq!(retries.due(now + LONGEST), [key.clone()]);
+        assert_eq!(retries.due(now + LONGEST), [Key::from("a")]);
         retries.well(&key);
         assert_eq!(retries.attempt("a"), 0);
     }

@@ -104,6 +104,8 @@ pub trait NetnsTracker: Send + Sync {
     fn unwatch(&self, slot: &NetnsSlot);
     /// Looks at everything that is watched, now.
     fn recheck(&self);
+    /// Forgets the bindings of processes for all slots but these. Called once the first listing tells which keys there are.
+    fn retain(&self, slots: &[NetnsSlot]);
 }
 
 /// Takes the events of a tracker. Implemented by the configurator's inbox.

@@ -139,10 +139,8 @@ impl Resolver {
     /// # Errors
     /// What the system says.
     pub fn handle(&self, ns: BorrowedFd<'_>, opener: Arc<dyn OpenNetns>) -> io::Result<NetnsHandle> {
-        let id = match self.quick_ids {
-            true => NetnsId::new(sys::namespace_id(ns)?).ok_or_else(|| io::Error::other("the kernel says 0 for the namespace's cookie"))?,
-            false => cookie_of(ns)?,
-        };
+        let quick = if self.quick_ids { NetnsId::new(sys::namespace_id(ns)?) } else { None };
+        let id = quick.map_or_else(|| cookie_of(ns), Ok)?;
         if id == self.own.id {
             return Ok(self.own.clone());
         }

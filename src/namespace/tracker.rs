@@ -146,11 +146,6 @@ impl Tracker {
         self.requests.put(Request::Search);
     }
 
-    /// Says which slots are in use, all of them: PID bindings of others are forgotten. To be called when the store's first listing is in.
-    pub fn retain(&self, slots: &[NetnsSlot]) {
-        self.requests.put(Request::Retain(slots.to_vec()));
-    }
-
     /// How long the last look at everything that is watched took.
     #[must_use]
     pub fn last_check(&self) -> Duration {
@@ -179,6 +174,10 @@ impl NetnsTracker for Tracker {
 
     fn recheck(&self) {
         self.requests.put(Request::Recheck);
+    }
+
+    fn retain(&self, slots: &[NetnsSlot]) {
+        self.requests.put(Request::Retain(slots.to_vec()));
     }
 }
 

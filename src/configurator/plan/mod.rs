@@ -34,12 +34,6 @@ impl InSync {
     pub(in crate::configurator) fn after_first_listing_and_search() -> Self {
         Self(())
     }
-
-    /// For tests of the planner, which have the whole truth at hand.
-    #[cfg(test)]
-    pub(crate) fn for_tests() -> Self {
-        Self(())
-    }
 }
 
 /// Settings that decide how wishes are fulfilled.

@@ -86,6 +86,9 @@ impl NetnsTracker for FakeTracker {
     fn unwatch(&self, slot: &NetnsSlot) {
         self.host.lock().unwrap().watched.remove(slot);
     }
+    fn retain(&self, slots: &[NetnsSlot]) {
+        self.host.lock().unwrap().watched.retain(|slot| slots.contains(slot));
+    }
     fn recheck(&self) {
         let host = self.host.lock().unwrap();
         host.watched.iter().for_each(|slot| self.answer(&host, slot));
@@ -213,12 +216,6 @@ impl Bench {
             }
         }
         panic!("the agent does not come to rest");
-    }
-
-    /// One pass, with the reaper asleep.
-    pub(super) fn pass(&mut self) {
-        let batch = self.inbox.take(Instant::now());
-        self.agent.pass(batch, self.now);
     }
 
     pub(super) fn wait(&mut self, duration: Duration) {
