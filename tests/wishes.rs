@@ -265,7 +265,7 @@ fn binary_values() {
         ip_addresses: vec!["10.0.0.1/24".to_owned()],
         mtu: 1400,
         namespace: Some(ligato::Namespace {
-            r#type: ligato::namespace::Type::NamedNs.into(),
+            r#type: Some(ligato::namespace::Type::NamedNs.into()),
             name: netns.to_owned(),
             ..ligato::Namespace::default()
         }),
