@@ -177,6 +177,10 @@ async fn apply_writes_everything_at_once() {
         assert_eq!(usage.err.lines().count(), 1, "{usage:?}");
     }
     assert_eq!(run(&host.agent(), &["apply", "-f", "/nowhere"], b"").await.code, Some(2));
+    let large = host.dir.path().join("large.json");
+    std::fs::write(&large, format!(r#"{{"name":"a","description":"{}"}}"#, "x".repeat(5 << 20))).unwrap();
+    let usage = host.vnfctl(&["apply", "-f", large.to_str().unwrap()]).await;
+    assert_eq!((usage.code, usage.err.contains("in several parts")), (Some(2), true), "{usage:?}");
 }
 
 #[tokio::test]
