@@ -257,6 +257,16 @@ async fn exit_status_when_nothing_can_be_done() {
 }
 
 #[tokio::test]
+async fn an_agent_that_does_not_answer_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("agent.sock");
+    // The kernel takes the connection, nobody else does: an agent under SIGSTOP.
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let seen = run(&format!("unix:{}", socket.display()), &["status"], b"").await;
+    assert_eq!(seen.code, Some(3), "{seen:?}");
+}
+
+#[tokio::test]
 async fn a_store_that_cannot_be_reached_is_the_agents_no() {
     let host = Host::start().await;
     *host.store.refuse.lock().unwrap() = Some("connection refused");
