@@ -119,6 +119,9 @@ async fn a_wait_does_not_believe_a_status_before_the_pass() {
     assert_eq!(late.code(), Code::DeadlineExceeded);
     assert!(late.message().contains("revision 1 stands in the store") && late.message().contains("revision 0 only"), "{late}");
     host.published.applied_revision.send_replace(2);
+    let late = client.put(put("a", wait(1))).await.unwrap_err();
+    assert!(late.message().contains("did not settle: CONFIGURED of revision 812"), "{late}");
+    host.published.applied_revision.send_replace(3);
     let late = client.put(put("b", wait(1))).await.unwrap_err();
     assert!(late.message().contains("no status of `linux/config/v1/interface/b`"), "{late}");
 }
