@@ -14,5 +14,8 @@ pub mod agent {
     tonic::include_proto!("vnfagent.v1");
 }
 
+/// Largest request that the agent takes, bytes; its answers are kept below it by pages.
+pub const REQUEST_LIMIT: usize = 4 << 20;
+
 /// The descriptors of all files, for reflection and the JSON mapping.
 pub static DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

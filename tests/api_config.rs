@@ -119,6 +119,9 @@ async fn a_wait_does_not_believe_a_status_before_the_pass() {
     assert_eq!(late.code(), Code::DeadlineExceeded);
     assert!(late.message().contains("revision 1 stands in the store") && late.message().contains("revision 0 only"), "{late}");
     host.published.applied_revision.send_replace(2);
+    let late = client.put(put("a", wait(1))).await.unwrap_err();
+    assert!(late.message().contains("did not settle: CONFIGURED of revision 812"), "{late}");
+    host.published.applied_revision.send_replace(3);
     let late = client.put(put("b", wait(1))).await.unwrap_err();
     assert!(late.message().contains("no status of `linux/config/v1/interface/b`"), "{late}");
 }
@@ -164,7 +167,8 @@ async fn statuses_of_the_embedded_store_can_be_read_as_keys() {
         let found = client.get(pb::GetRequest { key: "linux/status/v1/interface/b".to_owned() }).await;
         assert_eq!(found.is_ok(), there);
         if there {
-            assert_eq!(keys, ["linux/config/v1/interface/a", "linux/status/v1/interface/a", "linux/status/v1/interface/b"]);
+            let own = ["linux/config/v1/interface/a", "linux/status/v1/interface/a", "linux/status/v1/interface/b"];
+            assert_eq!((keys[0], &keys[1..]), ("check/status/v1/agent", &own[..]));
             assert_eq!(found.unwrap().into_inner().value, serde_json::to_vec(&configured("b")).unwrap());
         } else {
             assert_eq!(keys, ["linux/config/v1/interface/a"]);

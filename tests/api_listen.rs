@@ -176,6 +176,28 @@ async fn reflection_in_both_generations() {
 }
 
 #[tokio::test]
+async fn nobody_keeps_the_agent_from_stopping() {
+    let host = Host::with("etcd", |o| {
+        o.http_listen = Some("127.0.0.1:0".parse().unwrap());
+        o.grpc = Some(GrpcTcp { listen: "127.0.0.1:0".parse().unwrap(), tls: None, insecure_writes: false });
+    })
+    .await;
+    let _silent = tokio::net::UnixStream::connect(&host.socket).await.unwrap();
+    let _silent_http = tokio::net::TcpStream::connect(host.serving.http_addr.unwrap()).await.unwrap();
+    let _idle = host.channel().await;
+    let mut watcher = host.status().await;
+    let _unread = watcher.watch_interfaces(pb::WatchRequest::default()).await.unwrap();
+    let mut waiter = host.config().await;
+    let put = pb::PutRequest { key: format!("{PREFIX}a"), value: b"{}".to_vec(), wait: api_support::wait(60) };
+    let waiting = tokio::spawn(async move { waiter.put(put).await });
+    host.store.revision.subscribe().wait_for(|r| *r == 1).await.unwrap();
+    let begin = std::time::Instant::now();
+    host.stop().await;
+    assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
 async fn connections_are_limited() {
     let host = Host::start().await;
     let mut silent = Vec::new();

@@ -177,6 +177,10 @@ async fn apply_writes_everything_at_once() {
         assert_eq!(usage.err.lines().count(), 1, "{usage:?}");
     }
     assert_eq!(run(&host.agent(), &["apply", "-f", "/nowhere"], b"").await.code, Some(2));
+    let large = host.dir.path().join("large.json");
+    std::fs::write(&large, format!(r#"{{"name":"a","description":"{}"}}"#, "x".repeat(5 << 20))).unwrap();
+    let usage = host.vnfctl(&["apply", "-f", large.to_str().unwrap()]).await;
+    assert_eq!((usage.code, usage.err.contains("in several parts")), (Some(2), true), "{usage:?}");
 }
 
 #[tokio::test]
@@ -250,6 +254,16 @@ async fn exit_status_when_nothing_can_be_done() {
     assert_eq!(run("unix:/x", &["--help"], b"").await.code, Some(0));
     // The default, since an empty variable counts as unset.
     assert!(run("", &["status"], b"").await.err.contains("unix:/run/vnf-agent/agent.sock"));
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_answer_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("agent.sock");
+    // The kernel takes the connection, nobody else does: an agent under SIGSTOP.
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let seen = run(&format!("unix:{}", socket.display()), &["status"], b"").await;
+    assert_eq!(seen.code, Some(3), "{seen:?}");
 }
 
 #[tokio::test]

@@ -12,7 +12,8 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use crate::api::context::{Context, now};
-use crate::api::{convert, metrics};
+use crate::api::metrics;
+use crate::model::InterfaceStatus;
 use crate::proto::json::to_value;
 
 /// Nothing here is a page: browsers shall show it to no one else, run nothing, keep nothing.
@@ -82,7 +83,7 @@ async fn readiness(State(context): State<Arc<Context>>) -> Response {
 
 async fn status(State(context): State<Arc<Context>>) -> Json<Value> {
     let (_, statuses) = context.published.statuses.snapshot();
-    let interfaces: Vec<Value> = statuses.iter().map(|(_, s)| to_value(&convert::interface(s))).collect();
+    let interfaces: Vec<&InterfaceStatus> = statuses.iter().map(|(_, s)| &**s).collect();
     Json(json!({ "agent": to_value(&context.agent_status(now())), "interfaces": interfaces }))
 }
 

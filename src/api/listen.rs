@@ -15,12 +15,15 @@ use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bin
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 
 /// Connections at a time on one listener.
 const CONNECTION_LIMIT: usize = 100;
 /// Whoever does not even take a connection within this time is taken to be alive but busy.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// A connection on which nothing arrives for this long is closed, so that silent ones cannot use up the limit. gRPC asks for a sign of life more often.
+const IDLE_LIMIT: Duration = Duration::from_secs(100);
 const DIRECTORY_MODE: u32 = 0o750;
 const SOCKET_MODE: u32 = 0o660;
 
@@ -104,6 +107,8 @@ pub async fn tcp(address: SocketAddr) -> Result<TcpListener, ListenError> {
 /// A connection that counts against its listener's limit for as long as it lives.
 pub struct Counted<S> {
     io: S,
+    idle_limit: Duration,
+    idle: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -181,12 +186,13 @@ impl Accept for TcpListener {
 pub struct Limited<L> {
     listener: L,
     slots: Arc<Semaphore>,
+    idle_limit: Duration,
 }
 
 impl<L: Accept> Limited<L> {
     /// Puts the limit on a listener.
     pub fn new(listener: L) -> Self {
-        Self { listener, slots: Arc::new(Semaphore::new(CONNECTION_LIMIT)) }
+        Self { listener, slots: Arc::new(Semaphore::new(CONNECTION_LIMIT)), idle_limit: IDLE_LIMIT }
     }
 
     /// The next connection. Errors of one connection, and a process short of descriptors, only delay the next.
@@ -194,7 +200,10 @@ impl<L: Accept> Limited<L> {
         loop {
             let Ok(permit) = self.slots.clone().acquire_owned().await else { continue };
             match self.listener.next().await {
-                Ok(io) => return Counted { io, _permit: permit },
+                Ok(io) => {
+                    let idle = Box::pin(tokio::time::sleep(self.idle_limit));
+                    return Counted { io, idle_limit: self.idle_limit, idle, _permit: permit };
+                }
                 Err(e) => {
                     tracing::debug!(error = %e, "a connection could not be accepted");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -229,7 +238,13 @@ impl axum::serve::Listener for Limited<TcpListener> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(cx, buf)
+        let read = Pin::new(&mut self.io).poll_read(cx, buf);
+        if read.is_ready() {
+            let next = Instant::now() + self.idle_limit;
+            self.idle.as_mut().reset(next);
+            return read;
+        }
+        self.idle.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -251,5 +266,28 @@ impl<S: Known> Connected for Counted<S> {
     type ConnectInfo = Peer;
     fn connect_info(&self) -> Peer {
         self.io.peer()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn silent_connections_are_closed() {
+        let listener = tcp(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limited = Limited { idle_limit: Duration::from_millis(100), ..Limited::new(listener) };
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let mut served = limited.connection().await;
+        let mut byte = [0];
+        for _ in 0..4 {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            client.write_all(b"x").await.unwrap();
+            served.read_exact(&mut byte).await.unwrap();
+        }
+        let error = served.read(&mut byte).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

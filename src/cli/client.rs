@@ -13,6 +13,9 @@ use crate::proto::agent::config_service_client::ConfigServiceClient;
 use crate::proto::agent::status_service_client::StatusServiceClient;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// An agent that gives no sign of life for both together (it was stopped, or the network is gone) counts as unreachable.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(8);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Largest answer, bytes: a page, whose first value may be large.
 const ANSWER_LIMIT: usize = 64 << 20;
 
@@ -44,8 +47,11 @@ impl Agent {
             endpoint =
                 endpoint.tls_config(tls(cli)?).map_err(|e| Failure::Usage(format!("the certificates cannot be used: {}", causes(&e))))?;
         }
-        let endpoint =
-            endpoint.connect_timeout(CONNECT_TIMEOUT).keep_alive_while_idle(true).http2_keep_alive_interval(Duration::from_secs(20));
+        let endpoint = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .keep_alive_while_idle(true);
         Ok(Self { address, endpoint })
     }
 

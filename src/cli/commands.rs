@@ -9,6 +9,7 @@ use crate::cli::client::{Agent, Client};
 use crate::cli::out::Out;
 use crate::cli::{Failure, files, render, text, watch};
 use crate::model::Timestamp;
+use crate::proto::REQUEST_LIMIT;
 use crate::proto::agent as pb;
 use crate::proto::json::to_value;
 
@@ -63,6 +64,12 @@ impl Session {
         let timeout = |d: Duration| prost_types::Duration::try_from(d).ok();
         let waited = wait.wait.then(|| pb::Wait { timeout: timeout(wait.timeout) });
         let request = pb::ApplyRequest { puts, deletes: deletes.clone(), wait: waited };
+        let size = prost::Message::encoded_len(&request);
+        if size > REQUEST_LIMIT {
+            let sentence =
+                format!("{size} bytes are too much for one request, {REQUEST_LIMIT} are allowed; apply the files in several parts");
+            return Err(Failure::Usage(sentence));
+        }
         let answer = self.client.config.apply(request).await.map_err(|s| self.agent.failure(&s))?.into_inner();
         let line = |out: &Out, r: &pb::WriteResult| {
             let key = text::safe(&r.key);

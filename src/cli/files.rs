@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::cli::Failure;
+use crate::cli::{Failure, json};
 use crate::model::key::INTERFACE_CONFIG_PREFIX;
 use crate::proto::agent::apply_request::Put;
 
@@ -89,7 +89,7 @@ fn documents(path: &Path, bytes: &[u8]) -> Result<Vec<Value>, Failure> {
     let text = std::str::from_utf8(bytes).map_err(|e| failed(&format!("is not UTF-8: {e}")))?;
     let json = extension(path) == "json" || (!is_yaml(path) && text.trim_start().starts_with(['{', '[']));
     if json {
-        return serde_json::Deserializer::from_str(text).into_iter().collect::<Result<_, _>>().map_err(|e| failed(&e));
+        return json::values(text).map_err(|e| failed(&e));
     }
     serde_saphyr::from_multiple(text).map_err(|e| failed(&e))
 }
@@ -141,6 +141,8 @@ mod tests {
             ("a.json", "{"),
             ("a.json", "{}"),
             ("a.json", "[1]"),
+            ("a.json", r#"{"name":"a","name":"b"}"#),
+            ("a.yaml", "name: a\nname: b\n"),
             ("a.json", r#"{"key":"k"}"#),
             ("a.json", r#"{"key":1,"value":{}}"#),
             ("a.json", r#"[{"name":"a"},{"name":"a"}]"#),

@@ -4,6 +4,7 @@ mod args;
 mod client;
 mod commands;
 mod files;
+mod json;
 mod out;
 mod render;
 mod table;

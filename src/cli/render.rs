@@ -7,6 +7,9 @@ use crate::cli::table::{paint, table};
 use crate::cli::text::{age, safe};
 use crate::proto::agent as pb;
 
+/// Columns that a narrow terminal does without, the least important first.
+const SPARE: &[&str] = &["MAC", "REPLACED", "MTU", "PEER", "INODE", "ADMIN/OPER", "ADDRESSES", "AGE", "NAMESPACE"];
+
 /// `microservice:ms1`, `named:red`, or nothing for the agent's own namespace.
 fn namespace(n: Option<&pb::NamespaceStatus>) -> String {
     match n {
@@ -49,7 +52,7 @@ pub fn interfaces(out: &Out, list: &[pb::InterfaceStatus], now: i64) -> String {
             explanation(&s.reason, &s.message),
         ]
     };
-    table(out, &header, list.iter().map(row))
+    table(out, &header, SPARE, list.iter().map(row))
 }
 
 /// The agent, then its interfaces in short.
@@ -63,7 +66,7 @@ pub fn overview(out: &Out, agent: &pb::AgentStatus, list: &[pb::InterfaceStatus]
             vec![s.name.clone(), state, age(s.since.as_ref(), now), link, s.ip_addresses.join(" "), explanation(&s.reason, &s.message)]
         };
         text.push('\n');
-        text += &table(out, &["NAME", "STATE", "AGE", "LINK", "ADDRESSES", "MESSAGE"], list.iter().map(row));
+        text += &table(out, &["NAME", "STATE", "AGE", "LINK", "ADDRESSES", "MESSAGE"], SPARE, list.iter().map(row));
     }
     text
 }
@@ -167,7 +170,7 @@ pub fn namespaces(out: &Out, list: &[pb::NamespaceEntry], now: i64) -> String {
         let age = age(n.since.as_ref(), now);
         vec![n.kind.clone(), n.reference.clone(), n.state.clone(), age, inode, counts.0, counts.1, n.message.clone()]
     };
-    table(out, &header, list.iter().map(row))
+    table(out, &header, SPARE, list.iter().map(row))
 }
 
 /// The index.
@@ -178,7 +181,7 @@ pub fn index(out: &Out, list: &[pb::IndexEntry]) -> String {
         let place = namespace(e.namespace.as_ref());
         vec![e.name.clone(), e.if_index.to_string(), e.host_if_name.clone(), place, inode, e.r#type.clone(), e.peer.clone()]
     };
-    table(out, &header, list.iter().map(row))
+    table(out, &header, SPARE, list.iter().map(row))
 }
 
 /// Passes, the newest last, each with what it found and did.

@@ -62,6 +62,7 @@ fn the_first_variable_that_is_set_counts() {
     let tls = load(&["--etcd-endpoints", "a:1", "--etcd-ca", "/ca.pem"], &[]).unwrap().etcd.unwrap();
     assert_eq!((tls.endpoints, tls.ca), (vec!["https://a:1".to_owned()], Some("/ca.pem".into())));
     assert_eq!(load(&[], &[("RUST_LOG", ""), ("INITIAL_LOGLVL", "fatal")]).unwrap().log, "error");
+    assert_eq!(load(&["--log", "vnf_agent"], &[("RUST_LOG", "off")]).unwrap().log, "vnf_agent");
 }
 
 #[test]
@@ -101,6 +102,7 @@ fn values_that_cannot_be_used() {
         ("--extra-addresses", "drop"),
         ("--adopt", "always"),
         ("--log", "info,=,="),
+        ("--log", "inof"),
         ("--log-format", "xml"),
         ("--etcd-cert", "/cert.pem"),
         ("--etcd-user", "root"),

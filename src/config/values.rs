@@ -118,7 +118,12 @@ pub fn log_filter(text: &str) -> Rule<String> {
         "warning" => "warn",
         other => other,
     };
-    let rule = "must be a level (error, warn, info, debug, trace) or a filter such as `info,vnf_agent::store=debug`";
+    let rule = "must be a level (error, warn, info, debug, trace, off) or a filter such as `info,vnf_agent::store=debug`";
+    // A lone word that is no level would be read as the name of a module, and everything else would go silent.
+    let lone_word = text.bytes().all(|b| b.is_ascii_alphanumeric());
+    if lone_word && text.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
+        return Err(rule.to_owned());
+    }
     tracing_subscriber::EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|e| format!("{rule} ({e})"))
 }
 

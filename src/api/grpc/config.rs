@@ -5,16 +5,17 @@ use std::sync::Arc;
 use tonic::transport::server::TlsConnectInfo;
 use tonic::{Request, Response, Status};
 
-use crate::api::context::Context;
+use crate::api::context::{Context, now};
 use crate::api::convert;
 use crate::api::grpc::settle::{self, Touched, settle, status_of};
 use crate::api::grpc::status::page_size;
 use crate::api::grpc::{Access, keys};
 use crate::api::listen::Peer;
 use crate::model::InterfaceStatus;
-use crate::model::key::INTERFACE_STATUS_PREFIX;
+use crate::model::key::{AGENT_STATUS_KEY, INTERFACE_STATUS_PREFIX};
 use crate::proto::agent as pb;
 use crate::proto::agent::config_service_server::ConfigService;
+use crate::proto::json::to_value;
 use crate::store::{StoreError, Write};
 
 /// Most bytes of values on one page, besides its first value: an answer stays within what clients take by default (4 MiB).
@@ -138,17 +139,32 @@ impl Service {
 
     /// The embedded store keeps no statuses; they are answered from where they come from. In etcd they stand where they are read.
     fn own_status(&self, key: &str) -> Option<pb::KeyValue> {
-        let name = key.strip_prefix(INTERFACE_STATUS_PREFIX).filter(|_| self.context.store.borrow().kind == "embedded")?;
+        if !self.is_embedded() {
+            return None;
+        }
+        if key == AGENT_STATUS_KEY {
+            return Some(self.agent_status());
+        }
+        let name = key.strip_prefix(INTERFACE_STATUS_PREFIX)?;
         self.context.published.statuses.get(name).map(|status| status_item(name, &status))
     }
 
     fn own_statuses(&self, prefix: &str) -> Vec<pb::KeyValue> {
-        if self.context.store.borrow().kind != "embedded" {
+        if !self.is_embedded() {
             return Vec::new();
         }
         let (_, statuses) = self.context.published.statuses.snapshot();
-        let items = statuses.iter().map(|(name, status)| status_item(name, status));
+        let items = statuses.iter().map(|(name, status)| status_item(name, status)).chain([self.agent_status()]);
         items.filter(|item| item.key.starts_with(prefix)).collect()
+    }
+
+    fn is_embedded(&self) -> bool {
+        self.context.store.borrow().kind == "embedded"
+    }
+
+    fn agent_status(&self) -> pb::KeyValue {
+        let value = to_value(&self.context.agent_status(now())).to_string().into_bytes();
+        pb::KeyValue { key: AGENT_STATUS_KEY.to_owned(), value, create_revision: 0, mod_revision: 0 }
     }
 }
 

@@ -15,11 +15,10 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::api::context::{Context, now};
+use crate::proto::REQUEST_LIMIT;
 use crate::proto::agent::config_service_server::{ConfigServiceServer, SERVICE_NAME as CONFIG_SERVICE};
 use crate::proto::agent::status_service_server::{SERVICE_NAME as STATUS_SERVICE, StatusServiceServer};
 
-/// Largest request, bytes. Answers are kept below it by pages.
-const REQUEST_LIMIT: usize = 4 << 20;
 /// Calls at a time on one connection; each watch is one.
 const STREAMS_PER_CONNECTION: u32 = 64;
 /// Largest header list, bytes.

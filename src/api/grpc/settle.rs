@@ -3,6 +3,7 @@
 //! Settled means: the configurator has worked on the store up to the write's revision, and the status of every key that was put answers that write or
 //! a later one, after a first attempt; the status of a key that was deleted is gone, or belongs to a later write.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -44,7 +45,7 @@ pub async fn settle(context: &Context, revision: i64, touched: &[Touched], timeo
         let applied_now = *applied.borrow_and_update();
         statuses.borrow_and_update();
         if applied_now >= revision {
-            open.retain(|t| !is_settled(context, revision, t));
+            open.retain(|t| !is_settled(context, revision..=applied_now, t));
             if open.is_empty() {
                 return Ok(());
             }
@@ -61,13 +62,15 @@ pub async fn settle(context: &Context, revision: i64, touched: &[Touched], timeo
     }
 }
 
-fn is_settled(context: &Context, revision: i64, touched: &Touched) -> bool {
+/// `answers` are the revisions from the write to what has been worked on. A status above them is of another history: the store was exchanged for one
+/// that counts from lower numbers.
+fn is_settled(context: &Context, answers: RangeInclusive<i64>, touched: &Touched) -> bool {
     let Some(status) = status_of(context, &touched.key) else {
         // What is no interface has no status here: that it was worked on is all there is to know.
         return touched.deleted || !touched.key.starts_with(INTERFACE_CONFIG_PREFIX);
     };
     let tried = status.state != State::Retrying || status.attempt > 0;
-    status.revision >= revision && (touched.deleted || tried)
+    answers.contains(&status.revision) && (touched.deleted || tried)
 }
 
 /// What the agent says of a config key.
