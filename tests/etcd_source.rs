@@ -9,29 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use store_support::etcd::Etcd;
-use store_support::{CONFIG, PREFIX, Running, eventually, in_own_netns, key, proxy, relative};
-use vnf_agent::store::etcd::{EtcdOptions, EtcdStore, Timing};
+use store_support::{CONFIG, SOON, eventually, in_own_netns, key, options, proxy, quick, relative, start, store};
+use vnf_agent::store::etcd::Timing;
 use vnf_agent::store::{ConfigStore, StoreError, StoreEvent, Write};
-
-fn options(endpoints: &[&str]) -> EtcdOptions {
-    EtcdOptions { endpoints: endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect(), ..EtcdOptions::default() }
-}
-
-fn store(options: EtcdOptions) -> EtcdStore {
-    EtcdStore::new(options, PREFIX.to_owned()).expect("good options")
-}
-
-fn start(store: EtcdStore) -> Running {
-    let store = Arc::new(store);
-    Running::start("etcd", |sink, health, resync, stop| store.run_source(sink, health, resync, stop))
-}
-
-/// A heart that beats faster, for tests that wait for it.
-fn quick() -> Timing {
-    Timing { heartbeat: Duration::from_millis(300), ..Timing::default() }
-}
-
-const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn lists_then_follows_and_sees_no_neighbour() {
@@ -55,6 +35,26 @@ fn lists_then_follows_and_sees_no_neighbour() {
 
 fn put(name: &str, value: impl Into<Vec<u8>>) -> Write {
     Write::Put(relative(name), value.into())
+}
+
+#[test]
+fn several_prefixes_are_read_at_one_revision() {
+    in_own_netns(async || {
+        let etcd = Etcd::start();
+        let other = "vpp/config/v1/interface/";
+        let writer = store(options(&[&etcd.endpoint()]));
+        writer.write(vec![put("a", "1"), Write::Put(format!("{other}a"), b"1".to_vec())]).await.unwrap();
+        let mut source = start(store(options(&[&etcd.endpoint()])).watching(&[CONFIG, other]).with_timing(quick()));
+        source.live(SOON).await;
+        assert_eq!(source.sink.told().view.len(), 2);
+        writer.write(vec![put("b", "1"), Write::Put(format!("{other}b"), b"1".to_vec())]).await.unwrap();
+        writer.write(vec![Write::Delete(format!("{other}a")), Write::Put("unwatched".to_owned(), b"1".to_vec())]).await.unwrap();
+        source.sink.wait(SOON, "all changes", |told| told.view.len() == 3 && !told.view.contains_key(&format!("{other}a"))).await;
+        // Long enough for counts of both prefixes to be compared: they agree.
+        source.wait_beats(6).await;
+        assert_eq!(source.sink.told().listings.len(), 1);
+        source.end().await;
+    });
 }
 
 #[test]
@@ -251,7 +251,8 @@ fn starts_without_etcd_and_recovers_by_itself() {
         let mut source = start(store(options(&["no-such-host.invalid:2379", "127.0.0.1:1", &etcd.endpoint()])));
         let refused = eventually(&mut source.health, SOON, "refused", |health| health.message.contains("127.0.0.1:1")).await;
         assert!(refused.message.contains("Connection refused") && refused.last_heard.is_none(), "{}", refused.message);
-        eventually(&mut source.health, SOON, "no name", |health| health.message.contains("no-such-host.invalid")).await;
+        let unknown = eventually(&mut source.health, SOON, "no name", |health| health.message.contains("no-such-host.invalid")).await;
+        assert!(unknown.message.contains("lookup address"), "{}", unknown.message);
         assert_eq!(source.sink.told().begun, 0, "nothing is listed while nothing can be read");
         etcd.up();
         etcd.put(&key("a"), "1");

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use vnf_agent::store::etcd::{EtcdOptions, EtcdStore, Timing};
 use vnf_agent::store::{StoreEvent, StoreHealth, StoreIdentity, StoreSink, Versioned};
 
 /// Prefix of the agent in all tests.
@@ -193,9 +194,41 @@ impl Running {
         eventually(&mut self.health, limit, "down", |health| !health.live).await
     }
 
+    /// Waits until the store has answered so many times more.
+    pub async fn wait_beats(&mut self, count: usize) {
+        for _ in 0..count {
+            let last = self.health.borrow().last_heard;
+            eventually(&mut self.health, SOON, "a sign of life", |health| health.last_heard > last).await;
+        }
+    }
+
     /// Ends it; it must obey at once.
     pub async fn end(self) {
         self.stop.cancel();
         tokio::time::timeout(Duration::from_secs(2), self.task).await.expect("the source ends when told").expect("without a panic");
     }
+}
+
+/// Long enough for anything that has no reason to wait.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// Options without any credentials.
+pub fn options(endpoints: &[&str]) -> EtcdOptions {
+    EtcdOptions { endpoints: endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect(), ..EtcdOptions::default() }
+}
+
+/// The agent's part of that etcd.
+pub fn store(options: EtcdOptions) -> EtcdStore {
+    EtcdStore::new(options, PREFIX.to_owned()).expect("good options")
+}
+
+/// Starts a source of etcd.
+pub fn start(store: EtcdStore) -> Running {
+    let store = Arc::new(store);
+    Running::start("etcd", |sink, health, resync, stop| store.run_source(sink, health, resync, stop))
+}
+
+/// A heart that beats faster, for tests that wait for it.
+pub fn quick() -> Timing {
+    Timing { heartbeat: Duration::from_millis(300), ..Timing::default() }
 }
