@@ -166,6 +166,49 @@ fn a_file_that_is_no_store_is_refused_and_left_as_it_is() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
 }
 
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let test = std::thread::spawn(|| {
+        let dir = tempfile::tempdir().unwrap();
+        small_disk(dir.path(), "size=3m");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let store = open(dir.path());
+            let source = start(&store);
+            let mut written = 0;
+            let error = loop {
+                match store.write(vec![Write::Put(relative(&format!("i{written}")), vec![b'x'; 50_000])]).await {
+                    Ok(_) => written += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(&error, StoreError::Unreachable { cause, .. } if cause.contains("No space left")), "{error}");
+            assert!(written > 10);
+            assert_eq!(store.list("").await.unwrap().len(), written, "what was acknowledged, and nothing else");
+            small_disk(dir.path(), "remount,size=30m");
+            store.write(vec![put("after", "1")]).await.unwrap();
+            source.sink.wait_value("after", Some("1")).await;
+            assert_eq!(source.sink.told().view.len(), written + 1);
+            source.end().await;
+        });
+    });
+    if let Err(panic) = test.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Mounts a file system of limited size, which only the calling thread and those that it starts can see.
+fn small_disk(dir: &Path, options: &str) {
+    use nix::mount::{MsFlags, mount};
+    if options.starts_with("size") {
+        #[allow(clippy::disallowed_methods, reason = "the calling thread ends with the test")]
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+    }
+    let flags = if options.starts_with("remount") { MsFlags::MS_REMOUNT } else { MsFlags::empty() };
+    mount(Some("tmpfs"), dir, Some("tmpfs"), flags, Some(options.trim_start_matches("remount,"))).unwrap();
+}
+
 /// Not a test of its own: the process that [`acknowledged_writes_survive_sigkill`] kills. It counts up, and says each number once the
 /// store has acknowledged it.
 #[test]

@@ -7,7 +7,7 @@ mod store_support;
 use std::time::{Duration, Instant};
 
 use store_support::etcd::{Certificates, Etcd};
-use store_support::{SOON, eventually, in_own_netns, key, options, quick, relative, start, store};
+use store_support::{Log, SOON, eventually, in_own_netns, key, options, quick, relative, start, store};
 use vnf_agent::store::etcd::EtcdOptions;
 use vnf_agent::store::{ConfigStore, Write};
 
@@ -116,6 +116,7 @@ fn certificates_are_checked_shown_and_read_again() {
         let mut source = start(store(tls(&ca)));
         eventually(&mut source.health, SOON, "no certificate", |health| health.message.to_lowercase().contains("certificate")).await;
         source.end().await;
+        let log = Log::listen();
         // A file that is missing is named, and taken up when it is there; when it changes, the connection is made anew.
         let ours = dir.path().join("ours.pem");
         let given = EtcdOptions { cert: Some(ours.clone()), key: Some(agent_key.clone()), ..tls(&ca) };
@@ -123,11 +124,12 @@ fn certificates_are_checked_shown_and_read_again() {
         eventually(&mut source.health, SOON, "no file", |health| health.message.contains("ours.pem")).await;
         std::fs::copy(&agent, &ours).unwrap();
         source.live(SOON).await;
+        let warned = log.count(" WARN ", "not readable");
         source.sink.wait_value("a", Some("1")).await;
-        let listings = source.sink.told().listings.len();
+        let (listings, since) = (source.sink.told().listings.len(), source.health.borrow().since);
         std::fs::write(&ours, std::fs::read_to_string(&agent).unwrap() + "\n").unwrap();
         source.sink.wait_listings(listings + 1).await;
-        source.live(SOON).await;
+        assert_eq!((source.live(SOON).await.since, log.count(" WARN ", "not readable")), (since, warned), "that was no outage");
         store(given).write(write("a", "2")).await.unwrap();
         source.sink.wait_value("a", Some("2")).await;
         source.end().await;
@@ -190,7 +192,8 @@ fn a_member_without_majority_is_left() {
         source.live(SOON).await;
         members[1].kill();
         members[2].kill();
-        let down = source.down(Duration::from_secs(20)).await;
+        // The watch ends because it asks for a leader; silence alone would take longer to be noticed.
+        let down = source.down(SOON).await;
         assert!(down.last_heard.is_some());
         eventually(&mut source.health, SOON, "why", |health| {
             health.message.contains("no leader") || health.message.contains("timed out") || health.message.contains("no answer")

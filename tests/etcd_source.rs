@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use store_support::etcd::Etcd;
-use store_support::{CONFIG, SOON, eventually, in_own_netns, key, options, proxy, quick, relative, start, store};
+use store_support::{CONFIG, Log, SOON, eventually, in_own_netns, key, options, proxy, quick, relative, start, store};
 use vnf_agent::store::etcd::Timing;
 use vnf_agent::store::{ConfigStore, StoreError, StoreEvent, Write};
 
@@ -120,8 +120,10 @@ fn a_large_revision_comes_in_fragments_and_is_delivered_whole() {
     in_own_netns(async || {
         let etcd = Etcd::start();
         let writer = store(options(&[&etcd.endpoint()]));
+        // Names of 5 kB: their common delete is one revision of 3 MB, which etcd sends in parts.
+        let name = |batch: usize, n: usize| format!("k{batch}{n:02}{}", "x".repeat(5000));
         for batch in 0..6 {
-            writer.write((0..100).map(|n| put(&format!("k{batch}{n:02}"), vec![b'x'; 10_240])).collect()).await.unwrap();
+            writer.write((0..100).map(|n| put(&name(batch, n), vec![b'x'; 10_240 - 5000])).collect()).await.unwrap();
         }
         let mut source = start(store(options(&[&etcd.endpoint()])));
         source.live(SOON).await;
@@ -246,6 +248,7 @@ fn a_wiped_etcd_shows_in_the_identity() {
 #[test]
 fn starts_without_etcd_and_recovers_by_itself() {
     in_own_netns(async || {
+        let log = Log::listen();
         let mut etcd = Etcd::member("m0", 2379, "m0=http://127.0.0.1:2380", &[]);
         // A name that does not resolve, a port where nobody listens, and the right one.
         let mut source = start(store(options(&["no-such-host.invalid:2379", "127.0.0.1:1", &etcd.endpoint()])));
@@ -258,6 +261,9 @@ fn starts_without_etcd_and_recovers_by_itself() {
         etcd.put(&key("a"), "1");
         source.live(Duration::from_secs(20)).await;
         source.sink.wait_value("a", Some("1")).await;
+        assert_eq!(log.count(" WARN ", "etcd is not readable"), 1, "one line per outage:\n{}", log.text());
+        assert_eq!(log.count(" INFO ", "reading wishes from etcd"), 1, "{}", log.text());
+        assert_eq!(log.count(" WARN ", "known faults"), 1, "{}", log.text());
         source.end().await;
     });
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -231,4 +231,46 @@ pub fn start(store: EtcdStore) -> Running {
 /// A heart that beats faster, for tests that wait for it.
 pub fn quick() -> Timing {
     Timing { heartbeat: Duration::from_millis(300), ..Timing::default() }
+}
+
+thread_local! {
+    static HERE: Log = Log::default();
+}
+
+/// The log of one test, which runs on one thread.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Collects what this thread says from now on. One subscriber serves all threads: several would share their ideas of what is
+    /// worth logging.
+    pub fn listen() -> Self {
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(|| {
+            let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(|| HERE.with(Log::clone)).finish();
+            tracing::subscriber::set_global_default(lines).expect("the only subscriber");
+        });
+        HERE.with(Log::clone)
+    }
+
+    /// Everything up to now.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("no panic in the log")).into_owned()
+    }
+
+    /// How many lines have this level and hold these words.
+    pub fn count(&self, level: &str, words: &str) -> usize {
+        self.text().lines().filter(|line| line.contains(level) && line.contains(words)).count()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic in the log").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

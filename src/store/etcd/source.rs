@@ -79,6 +79,10 @@ impl Source {
                 () = shutdown.cancelled() => return,
                 failure = self.session() => failure,
             };
+            if failure.kind == Kind::Renew {
+                info!(reason = failure.cause, "connecting to etcd anew");
+                continue;
+            }
             self.trouble(&failure);
             self.turn = (self.turn + 1) % self.access.options.endpoints.len();
             let wait = self.backoff.wait();
@@ -214,7 +218,8 @@ impl Source {
             Pulse::Answered(floor, answer) => (floor, answer),
             Pulse::Due => {
                 if connection.files != self.access.options.fingerprint() {
-                    return Err(Failure::unreachable("keep the connection to etcd", "the certificate or password files have changed"));
+                    let why = Failure::unreachable("keep the connection to etcd", "the certificate or password files have changed");
+                    return Err(Failure { kind: Kind::Renew, ..why });
                 }
                 heart.beat(self.core.known(), count(connection.client.clone(), self.core.prefixes()));
                 return Ok(None);
