@@ -174,6 +174,38 @@ fn what_happened_during_an_outage_is_found_although_it_was_compacted() {
 }
 
 #[test]
+fn a_receiver_that_lags_behind_a_compaction_ends_with_the_truth() {
+    in_own_netns(async || {
+        let etcd = Etcd::start();
+        for name in ["gone", "changed"] {
+            etcd.put(&key(name), "1");
+        }
+        let mut source = start(store(options(&[&etcd.endpoint()])).with_timing(quick()));
+        source.live(SOON).await;
+        let log = Log::listen();
+        source.sink.busy.send_replace(true);
+        let writer = store(options(&[&etcd.endpoint()]));
+        // More than all buffers on the way hold, so etcd has to keep the rest back, and then compacts it away.
+        for n in 0..3000 {
+            writer.write(vec![put("busy", format!("{n}{}", "x".repeat(5000)))]).await.unwrap();
+        }
+        etcd.put(&key("changed"), "2");
+        let revision = writer.write(vec![Write::Delete(relative("gone"))]).await.unwrap();
+        etcd.ctl(&["compact", &revision.to_string()]);
+        source.sink.busy.send_replace(false);
+        source.sink.wait_value("changed", Some("2")).await;
+        source.sink.wait_value("gone", None).await;
+        source.wait_beats(8).await;
+        let told = source.sink.told();
+        assert_eq!(told.view.len(), 2);
+        assert!(told.value("busy").unwrap().starts_with("2999"));
+        assert_eq!(log.count(" WARN ", "compacted its history"), 1, "{}", log.text());
+        assert!(source.health.borrow().live);
+        source.end().await;
+    });
+}
+
+#[test]
 fn a_frozen_etcd_is_noticed_and_healed() {
     in_own_netns(async || {
         let etcd = Etcd::start();

@@ -66,6 +66,8 @@ pub struct Told {
     pub view: BTreeMap<String, Versioned>,
     /// One per complete listing.
     pub listings: Vec<StoreIdentity>,
+    /// Revisions in the order in which they were told: of a listing (true) or of changes.
+    pub revisions: Vec<(bool, i64)>,
     /// Listings that began.
     pub begun: usize,
     listing: Option<BTreeMap<String, Versioned>>,
@@ -90,15 +92,25 @@ impl Told {
             StoreEvent::InitDone(identity) => {
                 self.view = self.listing.take().expect("InitDone only after Init");
                 self.listings.push(identity);
+                self.revisions.push((true, identity.revision));
             }
             StoreEvent::Apply(key, value) => {
-                assert!(self.listing.is_none(), "Apply within a listing");
+                self.take_change(value.mod_revision);
                 self.view.insert(key, value);
             }
-            StoreEvent::Delete(key, _) => {
-                assert!(self.listing.is_none(), "Delete within a listing");
+            StoreEvent::Delete(key, revision) => {
+                self.take_change(revision);
                 self.view.remove(&key);
             }
+        }
+    }
+
+    fn take_change(&mut self, revision: i64) {
+        assert!(self.listing.is_none(), "a change within a listing");
+        let (_, last) = *self.revisions.last().expect("a listing comes first");
+        assert!(revision > last || self.revisions.last() == Some(&(false, revision)), "revision {revision} after {last}");
+        if revision > last {
+            self.revisions.push((false, revision));
         }
     }
 }
@@ -108,6 +120,8 @@ impl Told {
 pub struct Recorder {
     told: Mutex<Told>,
     news: Notify,
+    /// While true, it takes nothing.
+    pub busy: watch::Sender<bool>,
 }
 
 impl Recorder {
@@ -150,14 +164,16 @@ impl Recorder {
 
 impl StoreSink for Recorder {
     fn deliver(&self, events: Vec<StoreEvent>) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        let mut told = self.lock();
-        events.iter().for_each(|event| told.take(event));
-        if events.iter().any(|event| matches!(event, StoreEvent::Apply(..) | StoreEvent::Delete(..))) {
-            told.changes.push(events);
-        }
-        drop(told);
-        self.news.notify_one();
-        Box::pin(std::future::ready(()))
+        Box::pin(async move {
+            self.busy.subscribe().wait_for(|busy| !busy).await.expect("the sender lives");
+            let mut told = self.lock();
+            events.iter().for_each(|event| told.take(event));
+            if events.iter().any(|event| matches!(event, StoreEvent::Apply(..) | StoreEvent::Delete(..))) {
+                told.changes.push(events);
+            }
+            drop(told);
+            self.news.notify_one();
+        })
     }
 }
 
