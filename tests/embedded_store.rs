@@ -101,11 +101,30 @@ async fn many_writers_and_a_source_that_lags_lose_nothing() {
     for writer in 0..8 {
         source.sink.wait_value(&format!("w{writer}"), Some("49")).await;
     }
-    // In the order of revisions, each once.
+    source.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listings_beside_a_busy_writer_lose_and_repeat_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let source = start(&store);
+    source.sink.wait_listings(1).await;
+    for n in 0..600 {
+        store.write(vec![put(&format!("k{}", n % 20), &n.to_string())]).await.unwrap();
+        if n % 7 == 0 {
+            source.resync.notify_one();
+        }
+    }
+    source.sink.wait_value("k19", Some("599")).await;
     let told = source.sink.told();
-    let revisions: Vec<i64> =
-        told.changes.iter().flatten().map(|event| if let StoreEvent::Apply(_, v) = event { v.mod_revision } else { 0 }).collect();
-    assert!(revisions.windows(2).all(|pair| pair[0] < pair[1]), "{revisions:?}");
+    assert!(told.listings.len() > 20, "{}", told.listings.len());
+    for pair in told.revisions.windows(2) {
+        // Every revision holds a wish, so a change that follows anything is the very next one.
+        if let [(_, before), (false, change)] = pair {
+            assert_eq!(before + 1, *change, "a revision is missing or told twice");
+        }
+    }
     source.end().await;
 }
 
@@ -164,6 +183,49 @@ fn a_file_that_is_no_store_is_refused_and_left_as_it_is() {
     let error = EmbeddedStore::open(dir.path()).err().unwrap();
     assert!(error.to_string().contains("store.redb"), "{error}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_loses_nothing() {
+    let test = std::thread::spawn(|| {
+        let dir = tempfile::tempdir().unwrap();
+        small_disk(dir.path(), "size=3m");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let store = open(dir.path());
+            let source = start(&store);
+            let mut written = 0;
+            let error = loop {
+                match store.write(vec![Write::Put(relative(&format!("i{written}")), vec![b'x'; 50_000])]).await {
+                    Ok(_) => written += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(&error, StoreError::Unreachable { cause, .. } if cause.contains("No space left")), "{error}");
+            assert!(written > 10);
+            assert_eq!(store.list("").await.unwrap().len(), written, "what was acknowledged, and nothing else");
+            small_disk(dir.path(), "remount,size=30m");
+            store.write(vec![put("after", "1")]).await.unwrap();
+            source.sink.wait_value("after", Some("1")).await;
+            assert_eq!(source.sink.told().view.len(), written + 1);
+            source.end().await;
+        });
+    });
+    if let Err(panic) = test.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Mounts a file system of limited size, which only the calling thread and those that it starts can see.
+fn small_disk(dir: &Path, options: &str) {
+    use nix::mount::{MsFlags, mount};
+    if options.starts_with("size") {
+        #[allow(clippy::disallowed_methods, reason = "the calling thread ends with the test")]
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+    }
+    let flags = if options.starts_with("remount") { MsFlags::MS_REMOUNT } else { MsFlags::empty() };
+    mount(Some("tmpfs"), dir, Some("tmpfs"), flags, Some(options.trim_start_matches("remount,"))).unwrap();
 }
 
 /// Not a test of its own: the process that [`acknowledged_writes_survive_sigkill`] kills. It counts up, and says each number once the

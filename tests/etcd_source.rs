@@ -9,29 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use store_support::etcd::Etcd;
-use store_support::{CONFIG, PREFIX, Running, eventually, in_own_netns, key, proxy, relative};
-use vnf_agent::store::etcd::{EtcdOptions, EtcdStore, Timing};
+use store_support::{CONFIG, Log, SOON, eventually, in_own_netns, key, options, proxy, quick, relative, start, store};
+use vnf_agent::store::etcd::Timing;
 use vnf_agent::store::{ConfigStore, StoreError, StoreEvent, Write};
-
-fn options(endpoints: &[&str]) -> EtcdOptions {
-    EtcdOptions { endpoints: endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect(), ..EtcdOptions::default() }
-}
-
-fn store(options: EtcdOptions) -> EtcdStore {
-    EtcdStore::new(options, PREFIX.to_owned()).expect("good options")
-}
-
-fn start(store: EtcdStore) -> Running {
-    let store = Arc::new(store);
-    Running::start("etcd", |sink, health, resync, stop| store.run_source(sink, health, resync, stop))
-}
-
-/// A heart that beats faster, for tests that wait for it.
-fn quick() -> Timing {
-    Timing { heartbeat: Duration::from_millis(300), ..Timing::default() }
-}
-
-const SOON: Duration = Duration::from_secs(10);
 
 #[test]
 fn lists_then_follows_and_sees_no_neighbour() {
@@ -55,6 +35,26 @@ fn lists_then_follows_and_sees_no_neighbour() {
 
 fn put(name: &str, value: impl Into<Vec<u8>>) -> Write {
     Write::Put(relative(name), value.into())
+}
+
+#[test]
+fn several_prefixes_are_read_at_one_revision() {
+    in_own_netns(async || {
+        let etcd = Etcd::start();
+        let other = "vpp/config/v1/interface/";
+        let writer = store(options(&[&etcd.endpoint()]));
+        writer.write(vec![put("a", "1"), Write::Put(format!("{other}a"), b"1".to_vec())]).await.unwrap();
+        let mut source = start(store(options(&[&etcd.endpoint()])).watching(&[CONFIG, other]).with_timing(quick()));
+        source.live(SOON).await;
+        assert_eq!(source.sink.told().view.len(), 2);
+        writer.write(vec![put("b", "1"), Write::Put(format!("{other}b"), b"1".to_vec())]).await.unwrap();
+        writer.write(vec![Write::Delete(format!("{other}a")), Write::Put("unwatched".to_owned(), b"1".to_vec())]).await.unwrap();
+        source.sink.wait(SOON, "all changes", |told| told.view.len() == 3 && !told.view.contains_key(&format!("{other}a"))).await;
+        // Long enough for counts of both prefixes to be compared: they agree.
+        source.wait_beats(6).await;
+        assert_eq!(source.sink.told().listings.len(), 1);
+        source.end().await;
+    });
 }
 
 #[test]
@@ -120,8 +120,10 @@ fn a_large_revision_comes_in_fragments_and_is_delivered_whole() {
     in_own_netns(async || {
         let etcd = Etcd::start();
         let writer = store(options(&[&etcd.endpoint()]));
+        // Names of 5 kB: their common delete is one revision of 3 MB, which etcd sends in parts.
+        let name = |batch: usize, n: usize| format!("k{batch}{n:02}{}", "x".repeat(5000));
         for batch in 0..6 {
-            writer.write((0..100).map(|n| put(&format!("k{batch}{n:02}"), vec![b'x'; 10_240])).collect()).await.unwrap();
+            writer.write((0..100).map(|n| put(&name(batch, n), vec![b'x'; 10_240 - 5000])).collect()).await.unwrap();
         }
         let mut source = start(store(options(&[&etcd.endpoint()])));
         source.live(SOON).await;
@@ -167,6 +169,38 @@ fn what_happened_during_an_outage_is_found_although_it_was_compacted() {
         source.live(Duration::from_secs(20)).await;
         let told = source.sink.told();
         assert_eq!((told.value("gone"), told.value("changed"), told.value("kept")), (None, Some("2".to_owned()), Some("1".to_owned())));
+        source.end().await;
+    });
+}
+
+#[test]
+fn a_receiver_that_lags_behind_a_compaction_ends_with_the_truth() {
+    in_own_netns(async || {
+        let etcd = Etcd::start();
+        for name in ["gone", "changed"] {
+            etcd.put(&key(name), "1");
+        }
+        let mut source = start(store(options(&[&etcd.endpoint()])).with_timing(quick()));
+        source.live(SOON).await;
+        let log = Log::listen();
+        source.sink.busy.send_replace(true);
+        let writer = store(options(&[&etcd.endpoint()]));
+        // More than all buffers on the way hold, so etcd has to keep the rest back, and then compacts it away.
+        for n in 0..3000 {
+            writer.write(vec![put("busy", format!("{n}{}", "x".repeat(5000)))]).await.unwrap();
+        }
+        etcd.put(&key("changed"), "2");
+        let revision = writer.write(vec![Write::Delete(relative("gone"))]).await.unwrap();
+        etcd.ctl(&["compact", &revision.to_string()]);
+        source.sink.busy.send_replace(false);
+        source.sink.wait_value("changed", Some("2")).await;
+        source.sink.wait_value("gone", None).await;
+        source.wait_beats(8).await;
+        let told = source.sink.told();
+        assert_eq!(told.view.len(), 2);
+        assert!(told.value("busy").unwrap().starts_with("2999"));
+        assert_eq!(log.count(" WARN ", "compacted its history"), 1, "{}", log.text());
+        assert!(source.health.borrow().live);
         source.end().await;
     });
 }
@@ -246,17 +280,22 @@ fn a_wiped_etcd_shows_in_the_identity() {
 #[test]
 fn starts_without_etcd_and_recovers_by_itself() {
     in_own_netns(async || {
+        let log = Log::listen();
         let mut etcd = Etcd::member("m0", 2379, "m0=http://127.0.0.1:2380", &[]);
         // A name that does not resolve, a port where nobody listens, and the right one.
         let mut source = start(store(options(&["no-such-host.invalid:2379", "127.0.0.1:1", &etcd.endpoint()])));
         let refused = eventually(&mut source.health, SOON, "refused", |health| health.message.contains("127.0.0.1:1")).await;
         assert!(refused.message.contains("Connection refused") && refused.last_heard.is_none(), "{}", refused.message);
-        eventually(&mut source.health, SOON, "no name", |health| health.message.contains("no-such-host.invalid")).await;
+        let unknown = eventually(&mut source.health, SOON, "no name", |health| health.message.contains("no-such-host.invalid")).await;
+        assert!(unknown.message.contains("lookup address"), "{}", unknown.message);
         assert_eq!(source.sink.told().begun, 0, "nothing is listed while nothing can be read");
         etcd.up();
         etcd.put(&key("a"), "1");
         source.live(Duration::from_secs(20)).await;
         source.sink.wait_value("a", Some("1")).await;
+        assert_eq!(log.count(" WARN ", "etcd is not readable"), 1, "one line per outage:\n{}", log.text());
+        assert_eq!(log.count(" INFO ", "reading wishes from etcd"), 1, "{}", log.text());
+        assert_eq!(log.count(" WARN ", "known faults"), 1, "{}", log.text());
         source.end().await;
     });
 }

@@ -35,6 +35,13 @@ impl Reporter {
         self.turn(false, message)
     }
 
+    /// A new reason, if it is down.
+    pub(super) fn explain(&self, message: String) {
+        if !self.0.borrow().live {
+            self.turn(false, message);
+        }
+    }
+
     fn turn(&self, live: bool, message: String) -> bool {
         let mut turned = false;
         self.0.send_if_modified(|health| {
@@ -72,6 +79,10 @@ mod tests {
         reporter.read_up_to(7);
         assert_eq!(receiver.borrow().revision, 7);
         assert!(receiver.borrow().last_heard.is_some());
+        reporter.explain("compacted".to_owned());
+        assert_eq!(receiver.borrow().message, "watching");
         assert!(reporter.down("no leader".to_owned()));
+        reporter.explain("compacted".to_owned());
+        assert_eq!(receiver.borrow().message, "compacted");
     }
 }

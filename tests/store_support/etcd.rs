@@ -15,6 +15,8 @@ pub struct Etcd {
     name: String,
     client_url: String,
     args: Vec<String>,
+    /// Runs as this user, so that its packets can be told from the others'.
+    user: Option<u32>,
     /// How etcdctl gets in.
     pub ctl_args: Vec<String>,
 }
@@ -38,7 +40,32 @@ impl Etcd {
         let scheme = if args.contains(&"--cert-file") { "https" } else { "http" };
         let client_url = format!("{scheme}://127.0.0.1:{port}");
         let args = args.iter().map(|&arg| arg.to_owned()).chain(["--initial-cluster".to_owned(), cluster.to_owned()]).collect();
-        Self { child: None, dir, name: name.to_owned(), client_url, args, ctl_args: Vec::new() }
+        Self { child: None, dir, name: name.to_owned(), client_url, args, user: None, ctl_args: Vec::new() }
+    }
+
+    /// Runs it as a user of its own.
+    pub fn run_as(mut self, user: u32) -> Self {
+        std::os::unix::fs::chown(self.dir.path(), Some(user), Some(user)).expect("chown");
+        self.user = Some(user);
+        self
+    }
+
+    /// Loses all packets between it and the other members; clients still reach it.
+    pub fn cut_off(&self) {
+        let (user, own) = (self.user.expect("a user of its own"), self.port() + 1);
+        let rules = format!(
+            "table inet cut {{ chain output {{ type filter hook output priority 0;
+             tcp dport {own} drop; tcp sport {own} drop; meta skuid {user} tcp dport {{ 2380, 2480, 2580 }} drop; }}; }}"
+        );
+        assert!(Command::new("nft").arg(rules).status().expect("run nft").success());
+        // On connections that it made, the others could still speak to it: those between the others come back, its own cannot.
+        let ports = [2380, 2480, 2580].map(|port| format!("sport = :{port} or dport = :{port}")).join(" or ");
+        let killed = Command::new("ss").args(["-K", "-H", "-t", &ports]).stdout(Stdio::null()).status().expect("run ss");
+        assert!(killed.success());
+    }
+
+    fn port(&self) -> u16 {
+        self.client_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port")
     }
 
     /// Where clients find it.
@@ -49,11 +76,12 @@ impl Etcd {
     /// Starts the process without waiting.
     pub fn spawn(&mut self) {
         assert!(self.child.is_none(), "{} is running", self.name);
-        let port: u16 = self.client_url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        let peer = format!("http://127.0.0.1:{}", port + 1);
+        let peer = format!("http://127.0.0.1:{}", self.port() + 1);
         let log = std::fs::File::options().append(true).create(true).open(self.log()).expect("a log file");
         // Ends with the thread of the test, however that ends.
+        let user = self.user.map(|user| ["--reuid".to_owned(), user.to_string(), "--clear-groups".to_owned()]);
         let child = Command::new("setpriv")
+            .args(user.iter().flatten())
             .args(["--pdeathsig", "KILL", "--", "etcd", "--name", &self.name, "--unsafe-no-fsync", "--logger", "zap"])
             .args(["--data-dir".as_ref(), self.data().as_os_str()])
             .args(["--listen-client-urls", &self.client_url, "--advertise-client-urls", &self.client_url])
@@ -180,7 +208,7 @@ impl Certificates {
             "-days",
             "2",
             "-subj",
-            "/CN=test ca",
+            &format!("/CN=authority {}", dir.file_name().and_then(|name| name.to_str()).expect("a name")),
             "-keyout",
             "ca.key",
             "-out",

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use vnf_agent::store::etcd::{EtcdOptions, EtcdStore, Timing};
 use vnf_agent::store::{StoreEvent, StoreHealth, StoreIdentity, StoreSink, Versioned};
 
 /// Prefix of the agent in all tests.
@@ -65,6 +66,8 @@ pub struct Told {
     pub view: BTreeMap<String, Versioned>,
     /// One per complete listing.
     pub listings: Vec<StoreIdentity>,
+    /// Revisions in the order in which they were told: of a listing (true) or of changes.
+    pub revisions: Vec<(bool, i64)>,
     /// Listings that began.
     pub begun: usize,
     listing: Option<BTreeMap<String, Versioned>>,
@@ -89,15 +92,25 @@ impl Told {
             StoreEvent::InitDone(identity) => {
                 self.view = self.listing.take().expect("InitDone only after Init");
                 self.listings.push(identity);
+                self.revisions.push((true, identity.revision));
             }
             StoreEvent::Apply(key, value) => {
-                assert!(self.listing.is_none(), "Apply within a listing");
+                self.take_change(value.mod_revision);
                 self.view.insert(key, value);
             }
-            StoreEvent::Delete(key, _) => {
-                assert!(self.listing.is_none(), "Delete within a listing");
+            StoreEvent::Delete(key, revision) => {
+                self.take_change(revision);
                 self.view.remove(&key);
             }
+        }
+    }
+
+    fn take_change(&mut self, revision: i64) {
+        assert!(self.listing.is_none(), "a change within a listing");
+        let (_, last) = *self.revisions.last().expect("a listing comes first");
+        assert!(revision > last || self.revisions.last() == Some(&(false, revision)), "revision {revision} after {last}");
+        if revision > last {
+            self.revisions.push((false, revision));
         }
     }
 }
@@ -107,6 +120,8 @@ impl Told {
 pub struct Recorder {
     told: Mutex<Told>,
     news: Notify,
+    /// While true, it takes nothing.
+    pub busy: watch::Sender<bool>,
 }
 
 impl Recorder {
@@ -149,14 +164,16 @@ impl Recorder {
 
 impl StoreSink for Recorder {
     fn deliver(&self, events: Vec<StoreEvent>) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        let mut told = self.lock();
-        events.iter().for_each(|event| told.take(event));
-        if events.iter().any(|event| matches!(event, StoreEvent::Apply(..) | StoreEvent::Delete(..))) {
-            told.changes.push(events);
-        }
-        drop(told);
-        self.news.notify_one();
-        Box::pin(std::future::ready(()))
+        Box::pin(async move {
+            self.busy.subscribe().wait_for(|busy| !busy).await.expect("the sender lives");
+            let mut told = self.lock();
+            events.iter().for_each(|event| told.take(event));
+            if events.iter().any(|event| matches!(event, StoreEvent::Apply(..) | StoreEvent::Delete(..))) {
+                told.changes.push(events);
+            }
+            drop(told);
+            self.news.notify_one();
+        })
     }
 }
 
@@ -193,9 +210,83 @@ impl Running {
         eventually(&mut self.health, limit, "down", |health| !health.live).await
     }
 
+    /// Waits until the store has answered so many times more.
+    pub async fn wait_beats(&mut self, count: usize) {
+        for _ in 0..count {
+            let last = self.health.borrow().last_heard;
+            eventually(&mut self.health, SOON, "a sign of life", |health| health.last_heard > last).await;
+        }
+    }
+
     /// Ends it; it must obey at once.
     pub async fn end(self) {
         self.stop.cancel();
         tokio::time::timeout(Duration::from_secs(2), self.task).await.expect("the source ends when told").expect("without a panic");
+    }
+}
+
+/// Long enough for anything that has no reason to wait.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// Options without any credentials.
+pub fn options(endpoints: &[&str]) -> EtcdOptions {
+    EtcdOptions { endpoints: endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect(), ..EtcdOptions::default() }
+}
+
+/// The agent's part of that etcd.
+pub fn store(options: EtcdOptions) -> EtcdStore {
+    EtcdStore::new(options, PREFIX.to_owned()).expect("good options")
+}
+
+/// Starts a source of etcd.
+pub fn start(store: EtcdStore) -> Running {
+    let store = Arc::new(store);
+    Running::start("etcd", |sink, health, resync, stop| store.run_source(sink, health, resync, stop))
+}
+
+/// A heart that beats faster, for tests that wait for it.
+pub fn quick() -> Timing {
+    Timing { heartbeat: Duration::from_millis(300), ..Timing::default() }
+}
+
+thread_local! {
+    static HERE: Log = Log::default();
+}
+
+/// The log of one test, which runs on one thread.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// Collects what this thread says from now on. One subscriber serves all threads: several would share their ideas of what is
+    /// worth logging.
+    pub fn listen() -> Self {
+        static INSTALL: Once = Once::new();
+        INSTALL.call_once(|| {
+            let lines = tracing_subscriber::fmt().with_ansi(false).with_writer(|| HERE.with(Log::clone)).finish();
+            tracing::subscriber::set_global_default(lines).expect("the only subscriber");
+        });
+        HERE.with(Log::clone)
+    }
+
+    /// Everything up to now.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("no panic in the log")).into_owned()
+    }
+
+    /// How many lines have this level and hold these words.
+    pub fn count(&self, level: &str, words: &str) -> usize {
+        self.text().lines().filter(|line| line.contains(level) && line.contains(words)).count()
+    }
+}
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic in the log").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

@@ -53,13 +53,15 @@ pub(super) struct Core {
     listed: i64,
     /// No answer to a question that is asked from now on may be older than this revision.
     known: i64,
+    /// Everything up to this revision has been handed over; counts do not raise it.
+    delivered: i64,
 }
 
 impl Core {
     /// For an agent's prefix and the relative prefixes below it.
     pub(super) fn new(root: &str, prefixes: &[String]) -> Self {
         let watched = prefixes.iter().map(|relative| Watched { prefix: format!("{root}{relative}"), ..Watched::default() }).collect();
-        Self { root: root.to_owned(), watched, cluster: 0, listed: 0, known: 0 }
+        Self { root: root.to_owned(), watched, cluster: 0, listed: 0, known: 0, delivered: 0 }
     }
 
     /// The whole prefixes, in the order of their watch ids, which begin with 1.
@@ -70,6 +72,11 @@ impl Core {
     /// The revision that no later answer may fall below.
     pub(super) fn known(&self) -> i64 {
         self.known
+    }
+
+    /// The revision of the listing or of the latest change since.
+    pub(super) fn delivered(&self) -> i64 {
+        self.delivered
     }
 
     /// How many keys are there.
@@ -87,6 +94,7 @@ impl Core {
         self.cluster = identity.cluster;
         self.listed = identity.revision;
         self.known = identity.revision;
+        self.delivered = identity.revision;
         for watched in &mut self.watched {
             let prefix = std::mem::take(&mut watched.prefix);
             *watched = Watched { prefix, ..Watched::default() };
@@ -131,6 +139,7 @@ impl Core {
                 return Verdict::ListAgain("etcd sent an event that this version does not know".to_owned());
             };
             self.known = self.known.max(revision);
+            self.delivered = self.delivered.max(revision);
             match groups.last_mut() {
                 Some((last, group)) if *last == revision => group.push(event),
                 _ => groups.push((revision, vec![event])),

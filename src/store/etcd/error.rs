@@ -27,6 +27,8 @@ pub(super) enum Kind {
     Compacted,
     /// The answer is larger than we decode: ask for less.
     TooLarge,
+    /// Nothing failed: the connection is to be made anew with other files.
+    Renew,
     /// There is no such lease (any more).
     LeaseGone,
 }
@@ -64,7 +66,9 @@ impl From<Failure> for StoreError {
     fn from(Failure { attempted, cause, kind }: Failure) -> Self {
         match kind {
             Kind::Unreachable | Kind::Silent => Self::Unreachable { attempted, cause },
-            Kind::Refused | Kind::Token | Kind::Compacted | Kind::TooLarge | Kind::LeaseGone => Self::Refused { attempted, cause },
+            Kind::Refused | Kind::Token | Kind::Compacted | Kind::TooLarge | Kind::Renew | Kind::LeaseGone => {
+                Self::Refused { attempted, cause }
+            }
         }
     }
 }

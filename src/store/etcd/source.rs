@@ -79,6 +79,10 @@ impl Source {
                 () = shutdown.cancelled() => return,
                 failure = self.session() => failure,
             };
+            if failure.kind == Kind::Renew {
+                info!(reason = failure.cause, "connecting to etcd anew");
+                continue;
+            }
             self.trouble(&failure);
             self.turn = (self.turn + 1) % self.access.options.endpoints.len();
             let wait = self.backoff.wait();
@@ -128,7 +132,7 @@ impl Source {
         let files = options.fingerprint();
         let client = options.connect(&endpoint).await?;
         let connection = Connection { client, endpoint, files };
-        self.warn_of_known_faults(&connection).await;
+        self.greet(&connection).await?;
         Ok(connection)
     }
 
@@ -197,7 +201,7 @@ impl Source {
                     self.sink.deliver(group).await;
                 }
                 if changed {
-                    self.health.read_up_to(self.core.known());
+                    self.health.read_up_to(self.core.delivered());
                 }
                 self.recovered(connection);
                 Ok(None)
@@ -214,7 +218,8 @@ impl Source {
             Pulse::Answered(floor, answer) => (floor, answer),
             Pulse::Due => {
                 if connection.files != self.access.options.fingerprint() {
-                    return Err(Failure::unreachable("keep the connection to etcd", "the certificate or password files have changed"));
+                    let why = Failure::unreachable("keep the connection to etcd", "the certificate or password files have changed");
+                    return Err(Failure { kind: Kind::Renew, ..why });
                 }
                 heart.beat(self.core.known(), count(connection.client.clone(), self.core.prefixes()));
                 return Ok(None);
@@ -255,7 +260,7 @@ impl Source {
         }
         let endpoint = &connection.endpoint;
         if self.health.live(format!("watching etcd at {endpoint}")) {
-            let (revision, keys) = (self.core.known(), self.core.keys());
+            let (revision, keys) = (self.core.delivered(), self.core.keys());
             info!(endpoint, revision, keys, "reading wishes from etcd");
         }
         self.troubled = false;
@@ -267,7 +272,7 @@ impl Source {
         if self.troubled {
             debug!(endpoint, error = %failure, "etcd is still not readable");
         } else {
-            warn!(endpoint, revision = self.core.known(), error = %failure, "etcd is not readable; going on with what is known");
+            warn!(endpoint, revision = self.core.delivered(), error = %failure, "etcd is not readable; going on with what is known");
         }
         self.troubled = true;
         self.health.down(message);
@@ -275,29 +280,30 @@ impl Source {
 
     fn doubt(&mut self, connection: &Connection, why: &str) {
         let endpoint = &connection.endpoint;
+        self.health.explain(format!("{why} ({endpoint})"));
         if std::mem::replace(&mut self.doubted, true) {
             debug!(endpoint, error = why, "listing again");
         } else {
-            warn!(endpoint, revision = self.core.known(), error = why, "listing again");
+            warn!(endpoint, revision = self.core.delivered(), error = why, "listing again");
         }
     }
 
-    async fn warn_of_known_faults(&mut self, connection: &Connection) {
+    /// The first question on a connection: its failure tells most about certificates. Warns of the known faults of the server's version.
+    async fn greet(&mut self, connection: &Connection) -> Result<(), Failure> {
         let mut client = connection.client.maintenance_client();
-        let Ok(status) = within(CALL_LIMIT, "ask etcd for its version", client.status()).await else { return };
-        let version = status.version();
-        if self.version != version {
-            version.clone_into(&mut self.version);
-            let faults = known_faults(version);
-            if !faults.is_empty() {
-                warn!(
-                    endpoint = connection.endpoint,
-                    version,
-                    faults = faults.join("; "),
-                    "this etcd version has known faults; upgrade it"
-                );
-            }
+        let status = match within(CALL_LIMIT, "connect to etcd", client.status()).await {
+            Ok(status) => status,
+            Err(failure) if matches!(failure.kind, Kind::Unreachable | Kind::Silent) => return Err(failure),
+            // Not everybody may ask; reading does not depend on it.
+            Err(_) => return Ok(()),
+        };
+        let (endpoint, version) = (&connection.endpoint, status.version());
+        let faults = if self.version == version { Vec::new() } else { known_faults(version) };
+        if !faults.is_empty() {
+            warn!(endpoint, version, faults = faults.join("; "), "this etcd version has known faults; upgrade it");
         }
+        version.clone_into(&mut self.version);
+        Ok(())
     }
 }
 
