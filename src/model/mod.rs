@@ -1,6 +1,6 @@
 //! The vocabulary of the product as values: names, references, wishes, what the kernel shows, states.
 //!
-//! Pure: no I/O, no clock, no async. Everything else depends on this module and it depends on nothing of ours, so a
+//! Pure: no I/O, no clock, no async. Everything else depends on this module and it depends on nothing of ours but the generated messages, so a
 //! value that exists here is a legal one: the constructors refuse the rest.
 
 pub mod address;
@@ -13,6 +13,7 @@ pub mod name;
 pub mod netns;
 pub mod observed;
 pub mod owner;
+pub mod request;
 pub mod state;
 pub mod status;
 pub mod time;
@@ -28,6 +29,7 @@ pub use name::{HostIfName, InterfaceName};
 pub use netns::{NetnsId, NetnsRef, NetnsSlot};
 pub use observed::{IfIndex, LinkId, LinkKind, ObservedAddress, ObservedLink, OperState, PeerLink};
 pub use owner::{MarkKind, Owner};
+pub use request::{ExpectedMark, LinkChange, NewAddress, NewLink, RestoredAddress};
 pub use state::{FieldError, Reason, State};
 pub use status::{InterfaceStatus, NamespaceStatus};
 pub use time::Timestamp;

@@ -2,10 +2,10 @@
 
 use super::verdict::Ready;
 use super::{Action, Planner, StepId, Target, Verdict, Waiting};
-use crate::linux::{LinkChange, NewAddress, RestoredAddress};
 use crate::model::interface::MTU_MIN_IPV6;
 use crate::model::owner::ADDRESS_PROTO;
 use crate::model::{InterfaceAddress, LinkId, MarkKind, ObservedAddress, ObservedLink, Reason};
+use crate::model::{LinkChange, NewAddress, RestoredAddress};
 
 impl<'a> Planner<'a> {
     /// Plans what makes this link equal to the wish, and says how it stands. `other` is the other end, for conflicts of names between the two.

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::configurator::desired::{Desired, Key};
 use crate::configurator::observed::Observed;
 use crate::configurator::places::Places;
-use crate::linux::{ExpectedMark, LinkChange, NewAddress, NewLink};
+use crate::model::{ExpectedMark, LinkChange, NewAddress, NewLink};
 use crate::model::{FieldError, HostIfName, InterfaceAddress, LinkId, NetnsId, Owner, Reason};
 
 /// Stands among the dirty keys for links of ours that carry no logical name or whose removal was begun. No key of the store is called so.

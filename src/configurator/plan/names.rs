@@ -3,7 +3,7 @@
 use super::verdict::{Ready, Standing};
 use super::{Action, Planner, StepId, Target, Verdict};
 use crate::configurator::desired::Key;
-use crate::linux::LinkChange;
+use crate::model::LinkChange;
 use crate::model::owner::Mark;
 use crate::model::{HostIfName, LinkId, Reason};
 

@@ -4,8 +4,8 @@ use super::names::Blocked;
 use super::verdict::{Ready, Standing};
 use super::{Action, End, Planner, Target, Verdict, Waiting};
 use crate::configurator::desired::Key;
-use crate::linux::{LinkChange, NewAddress, NewLink};
 use crate::model::owner::{ADDRESS_PROTO, Mark};
+use crate::model::{LinkChange, NewAddress, NewLink};
 use crate::model::{LinkId, LinkKind, MarkKind, Reason};
 
 /// Which kernel object stands for a pair.

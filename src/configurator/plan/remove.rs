@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Action, LEFTOVERS, Planner};
 use crate::configurator::desired::Key;
 use crate::configurator::observed::Seen;
-use crate::linux::ExpectedMark;
+use crate::model::ExpectedMark;
 use crate::model::owner::Mark;
 use crate::model::{HostIfName, LinkId, MarkKind};
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Action, Plan, Step, Verdict};
-use crate::linux::LinkChange;
+use crate::model::LinkChange;
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
