@@ -2,19 +2,19 @@
 //!
 //! `cargo test --release --test kernel_cost -- --ignored --nocapture`
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it measures and prints")]
+
 mod kernel_support;
 
 use std::time::{Duration, Instant};
 
 use kernel_support::*;
 use vnf_agent::linux::{ExpectedMark, Kernel, KernelOp, LinkChange};
-use vnf_agent::model::LinkId;
 
 const PAIRS: usize = 1000;
 const SPACES: usize = 10;
 
-fn alias(link: LinkId, text: String) -> LinkChange {
-    let _ = link;
+fn alias(text: String) -> LinkChange {
     LinkChange { alias: Some(text), ..LinkChange::default() }
 }
 
@@ -63,8 +63,8 @@ fn one_round(link_locals: bool) {
     let ends: Vec<_> = answers.into_iter().enumerate().map(|(i, d)| ends(place(i).0, place(i).1, d.unwrap())).collect();
     let mut rest = Vec::with_capacity(4 * PAIRS);
     for (i, (a, b)) in ends.iter().enumerate() {
-        rest.push(set(*a, alias(*a, format!("vnf-agent:vpp1:veth:a{i}"))));
-        rest.push(set(*b, LinkChange { up: Some(true), ..alias(*b, format!("vnf-agent:vpp1:veth:b{i}")) }));
+        rest.push(set(*a, alias(format!("vnf-agent:vpp1:veth:a{i}"))));
+        rest.push(set(*b, LinkChange { up: Some(true), ..alias(format!("vnf-agent:vpp1:veth:b{i}")) }));
         let subnet = |last: u8| format!("10.{}.{}.{last}/30", i >> 8, i & 255);
         rest.push(add(*a, &subnet(1)));
         rest.push(add(*b, &subnet(2)));

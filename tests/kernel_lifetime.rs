@@ -2,6 +2,8 @@
 //!
 //! The tests count this process's descriptors and threads, so they run one after another.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod kernel_support;
 
 use std::sync::{Mutex, PoisonError};
