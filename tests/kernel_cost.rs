@@ -95,3 +95,28 @@ fn one_round(link_locals: bool) {
     }
     per_pair("delete, all gone", start.elapsed());
 }
+
+#[test]
+#[ignore = "measures"]
+fn one_pair_at_a_time() {
+    let mut bed = Bed::new();
+    let (red, blue) = (bed.netns(), bed.netns());
+    let mut took = Vec::new();
+    for i in 0..200 {
+        let start = Instant::now();
+        let done = bed.execute_one(create((&red, &format!("a{i}")), (&blue, &format!("b{i}")))).unwrap();
+        let (a, b) = ends(&red, &blue, done);
+        let second_up = LinkChange { up: Some(true), ..alias(format!("vnf-agent:vpp1:veth:b{i}")) };
+        let rest = [
+            set(a, alias(format!("vnf-agent:vpp1:veth:a{i}"))),
+            set(b, second_up),
+            add(a, &format!("10.1.{i}.1/30")),
+            add(b, &format!("10.1.{i}.2/30")),
+        ];
+        assert!(bed.kernel.execute(&rest).iter().all(Result::is_ok));
+        assert!(bed.link(a).is_some() && bed.link(b).is_some());
+        took.push(start.elapsed());
+    }
+    took.sort();
+    println!("one pair, complete and read back: p50 {:?}, p99 {:?}", took[100], took[198]);
+}
