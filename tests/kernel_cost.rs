@@ -2,19 +2,19 @@
 //!
 //! `cargo test --release --test kernel_cost -- --ignored --nocapture`
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it measures and prints")]
+
 mod kernel_support;
 
 use std::time::{Duration, Instant};
 
 use kernel_support::*;
 use vnf_agent::linux::{ExpectedMark, Kernel, KernelOp, LinkChange};
-use vnf_agent::model::LinkId;
 
 const PAIRS: usize = 1000;
 const SPACES: usize = 10;
 
-fn alias(link: LinkId, text: String) -> LinkChange {
-    let _ = link;
+fn alias(text: String) -> LinkChange {
     LinkChange { alias: Some(text), ..LinkChange::default() }
 }
 
@@ -63,8 +63,8 @@ fn one_round(link_locals: bool) {
     let ends: Vec<_> = answers.into_iter().enumerate().map(|(i, d)| ends(place(i).0, place(i).1, d.unwrap())).collect();
     let mut rest = Vec::with_capacity(4 * PAIRS);
     for (i, (a, b)) in ends.iter().enumerate() {
-        rest.push(set(*a, alias(*a, format!("vnf-agent:vpp1:veth:a{i}"))));
-        rest.push(set(*b, LinkChange { up: Some(true), ..alias(*b, format!("vnf-agent:vpp1:veth:b{i}")) }));
+        rest.push(set(*a, alias(format!("vnf-agent:vpp1:veth:a{i}"))));
+        rest.push(set(*b, LinkChange { up: Some(true), ..alias(format!("vnf-agent:vpp1:veth:b{i}")) }));
         let subnet = |last: u8| format!("10.{}.{}.{last}/30", i >> 8, i & 255);
         rest.push(add(*a, &subnet(1)));
         rest.push(add(*b, &subnet(2)));
@@ -94,4 +94,29 @@ fn one_round(link_locals: bool) {
         std::thread::sleep(Duration::from_millis(1));
     }
     per_pair("delete, all gone", start.elapsed());
+}
+
+#[test]
+#[ignore = "measures"]
+fn one_pair_at_a_time() {
+    let mut bed = Bed::new();
+    let (red, blue) = (bed.netns(), bed.netns());
+    let mut took = Vec::new();
+    for i in 0..200 {
+        let start = Instant::now();
+        let done = bed.execute_one(create((&red, &format!("a{i}")), (&blue, &format!("b{i}")))).unwrap();
+        let (a, b) = ends(&red, &blue, done);
+        let second_up = LinkChange { up: Some(true), ..alias(format!("vnf-agent:vpp1:veth:b{i}")) };
+        let rest = [
+            set(a, alias(format!("vnf-agent:vpp1:veth:a{i}"))),
+            set(b, second_up),
+            add(a, &format!("10.1.{i}.1/30")),
+            add(b, &format!("10.1.{i}.2/30")),
+        ];
+        assert!(bed.kernel.execute(&rest).iter().all(Result::is_ok));
+        assert!(bed.link(a).is_some() && bed.link(b).is_some());
+        took.push(start.elapsed());
+    }
+    took.sort();
+    println!("one pair, complete and read back: p50 {:?}, p99 {:?}", took[100], took[198]);
 }

@@ -1,13 +1,20 @@
 //! Deletion on the real kernel: what carries our mark goes, nothing else ever does.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod kernel_support;
 
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use kernel_support::*;
 use nix::errno::Errno;
 use vnf_agent::linux::{Done, ExpectedMark, Kernel, KernelOp, LinkChange, LinkEvent};
 use vnf_agent::model::LinkId;
+use vnf_agent::namespace::{NetnsHandle, OpenNetns};
 
 fn delete(link: LinkId) -> KernelOp {
     KernelOp::DeleteLink { link, doomed_group: DOOMED, expected: ExpectedMark { group: GROUP, alias: None } }
@@ -127,4 +134,91 @@ fn what_was_handed_over_is_finished_at_the_end() {
     assert!(bed.kernel.execute(&ops).iter().all(Result::is_ok));
     drop(bed);
     assert_eq!(red.show("-oneline link show type veth"), "");
+}
+
+/// A way into a namespace that lets only some through: the others wait for the gate, or are refused.
+struct Gate {
+    way: Arc<dyn OpenNetns>,
+    free: usize,
+    used: AtomicUsize,
+    open: Mutex<Option<bool>>,
+    wake: Condvar,
+}
+
+impl Gate {
+    fn before(netns: &TestNetns, free: usize) -> Arc<Self> {
+        let way = netns.handle().opener;
+        Arc::new(Self { way, free, used: AtomicUsize::new(0), open: Mutex::new(None), wake: Condvar::new() })
+    }
+
+    fn decide(&self, open: bool) {
+        *self.open.lock().unwrap() = Some(open);
+        self.wake.notify_all();
+    }
+}
+
+impl OpenNetns for Gate {
+    fn open(&self) -> io::Result<OwnedFd> {
+        if self.used.fetch_add(1, Ordering::SeqCst) >= self.free {
+            let open = self.wake.wait_while(self.open.lock().unwrap(), |open| open.is_none()).unwrap();
+            if *open == Some(false) {
+                return Err(nix::errno::Errno::ENOENT.into());
+            }
+        }
+        self.way.open()
+    }
+}
+
+/// Fifty marked links in a namespace that only the executor has entered so far; their deletion is handed over, the reaper waits at the gate.
+fn handed_over(bed: &mut Bed) -> (TestNetns, Arc<Gate>, Vec<LinkId>) {
+    let red = TestNetns::new();
+    let gate = Gate::before(&red, 1);
+    bed.kernel.attach(&NetnsHandle { opener: gate.clone(), ..red.handle() });
+    let ops: Vec<_> = (0..50).map(|i| create((&red, &format!("x{i}")), (&red, &format!("y{i}")))).collect();
+    let links: Vec<_> = bed.kernel.execute(&ops).into_iter().map(|d| ends(&red, &red, d.unwrap()).0).collect();
+    let deletions: Vec<_> = links.iter().map(|link| delete(*link)).collect();
+    assert!(bed.kernel.execute(&deletions).iter().all(|answer| *answer == Ok(Done::Ok)));
+    (red, gate, links)
+}
+
+#[test]
+fn what_waited_is_looked_at_again() {
+    let mut bed = Bed::new();
+    let (red, gate, links) = handed_over(&mut bed);
+    // The last one is given away before it is its turn.
+    let last = links[49];
+    let change = LinkChange { group: Some(0), ..LinkChange::default() };
+    assert_eq!(bed.execute_one(set(last, change)), Ok(Done::Ok));
+    gate.decide(true);
+    let refused = bed.record.wait_for("the refusal", |e| matches!(e, LinkEvent::ReapFailed(..)));
+    assert!(matches!(&refused, LinkEvent::ReapFailed(link, error) if *link == last && error.is(Errno::ESTALE)), "{refused:?}");
+    let left = bed.until("the others gone", |kernel| {
+        let links = kernel.read_netns(red.id).unwrap().links;
+        (links.len() == 3).then_some(links)
+    });
+    assert!(left.iter().any(|l| l.ifindex == last.ifindex && l.group == 0));
+}
+
+#[test]
+fn a_namespace_that_cannot_be_entered_any_more_is_told() {
+    let mut bed = Bed::new();
+    let (red, gate, links) = handed_over(&mut bed);
+    gate.decide(false);
+    for link in links {
+        let failed = bed.record.wait_for("the failure", |e| matches!(e, LinkEvent::ReapFailed(l, _) if *l == link));
+        assert!(matches!(failed, LinkEvent::ReapFailed(_, error) if error.is(Errno::ENOENT)));
+    }
+    assert_eq!(bed.kernel.read_netns(red.id).unwrap().links.len(), 101);
+}
+
+#[test]
+fn what_waits_in_a_forgotten_namespace_is_dropped() {
+    let mut bed = Bed::new();
+    let (red, gate, _) = handed_over(&mut bed);
+    bed.kernel.detach(red.id);
+    gate.decide(true);
+    drop(bed);
+    // What a thread had begun with is finished, what waited is not begun.
+    let left = red.show("-oneline link show type veth").lines().count();
+    assert!((36..=100).contains(&left), "{left}");
 }

@@ -2,6 +2,8 @@
 //!
 //! The tests count this process's descriptors and threads, so they run one after another.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod kernel_support;
 
 use std::sync::{Mutex, PoisonError};
@@ -102,6 +104,9 @@ fn open_sockets_are_bounded() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Bed::new();
     let spaces: Vec<_> = (0..530).map(|_| bed.netns()).collect();
+    // The usual limit.
+    let limit = ["--pid", &std::process::id().to_string(), "--nofile=1024"].map(str::to_owned);
+    assert!(std::process::Command::new("prlimit").args(limit).status().unwrap().success());
     for netns in &spaces {
         bed.kernel.read_netns(netns.id).unwrap();
     }
@@ -110,6 +115,10 @@ fn open_sockets_are_bounded() {
     assert_eq!(bed.names(&spaces[0]), ["lo"]);
     let ops: Vec<_> = (0..spaces.len() - 1).map(|i| create((&spaces[i], "a"), (&spaces[i + 1], "b"))).collect();
     assert!(bed.kernel.execute(&ops).iter().all(Result::is_ok));
+    let hub: Vec<_> = spaces.iter().enumerate().skip(1).map(|(i, netns)| create((&spaces[0], &format!("h{i}")), (netns, "hub"))).collect();
+    for answer in bed.kernel.execute(&hub) {
+        answer.unwrap();
+    }
     assert!(census() <= 515, "{}", census());
 }
 

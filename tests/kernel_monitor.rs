@@ -180,3 +180,25 @@ fn a_pair_seen_from_outside() {
     let lo = LinkId { netns: red.id, ifindex: IfIndex::new(1).unwrap() };
     assert_eq!(&*bed.link(lo).unwrap().name, "lo");
 }
+
+#[test]
+fn a_missing_capability_is_named() {
+    const INNER: &str = "KERNEL_MONITOR_WITHOUT_BROADCAST";
+    if std::env::var_os(INNER).is_some() {
+        let own = TestNetns::new();
+        let error = LinuxKernel::new(NetnsHandle { own: true, ..own.handle() }, Arc::new(Record::default())).err().unwrap();
+        assert!(error.is(nix::errno::Errno::EPERM), "{error}");
+        assert!(error.to_string().contains("CAP_NET_BROADCAST"), "{error}");
+        return;
+    }
+    // Once more in a process that may never have it.
+    let inner = std::process::Command::new("setpriv")
+        .args(["--bounding-set", "-net_broadcast", "--inh-caps", "-net_broadcast"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "a_missing_capability_is_named"])
+        .env(INNER, "1")
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&inner.stdout);
+    assert!(inner.status.success() && told.contains("1 passed"), "{inner:?}");
+}

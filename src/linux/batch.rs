@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NetlinkSerializable,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
@@ -18,6 +18,8 @@ const MOST_MESSAGES: usize = 64;
 /// Most bytes in one send, well below the default send buffer (212,992).
 const MOST_BYTES: usize = 32 * 1024;
 
+/// Length of `struct nlmsghdr`.
+const NETLINK_HEADER: usize = 16;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
@@ -53,15 +55,17 @@ impl Request {
     }
 
     fn append_to(&self, bytes: &mut Vec<u8>, sequence: u32, flags: u16) {
+        let length = NETLINK_HEADER + NetlinkSerializable::buffer_len(&self.message);
         let mut header = NetlinkHeader::default();
+        header.length = u32::try_from(length).unwrap_or(u32::MAX);
+        header.message_type = self.message.message_type();
         header.flags = NLM_F_REQUEST | self.flags | flags;
         header.sequence_number = sequence;
-        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(self.message.clone()));
-        message.finalize();
         let start = bytes.len();
         // Messages start at multiples of four.
-        bytes.resize(start + message.buffer_len().next_multiple_of(4), 0);
-        message.serialize(&mut bytes[start..]);
+        bytes.resize(start + length.next_multiple_of(4), 0);
+        header.emit(&mut bytes[start..start + NETLINK_HEADER]);
+        self.message.serialize(&mut bytes[start + NETLINK_HEADER..start + length]);
     }
 }
 

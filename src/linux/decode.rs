@@ -253,3 +253,71 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
     bytes.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn attribute_bytes(kind: u16, value: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(ATTRIBUTE_HEADER + value.len()).unwrap();
+        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn link_bytes(family: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0; LINK_HEADER];
+        bytes[0] = family;
+        bytes[4..8].copy_from_slice(&7u32.to_ne_bytes());
+        bytes.extend(attributes.iter().flat_map(|(kind, value)| attribute_bytes(*kind, value)));
+        bytes
+    }
+
+    #[test]
+    fn an_attribute_that_is_cut_off_costs_only_what_follows() {
+        let mut bytes = link_bytes(0, &[(IFLA_IFNAME, b"x\0"), (999, b"later kernels"), (IFLA_MTU, &1400u32.to_ne_bytes())]);
+        bytes.extend([200, 0, 20, 0, 1]);
+        let link = link(&bytes).unwrap();
+        assert_eq!((&*link.name, link.mtu, link.ifindex.get()), ("x", 1400, 7));
+    }
+
+    #[test]
+    fn a_bridge_port_is_no_link() {
+        const AF_BRIDGE: u8 = 7;
+        assert_eq!(link(&link_bytes(AF_BRIDGE, &[(IFLA_IFNAME, b"x\0")])), None);
+        assert_eq!(link_gone(&link_bytes(AF_BRIDGE, &[])), None);
+        assert_eq!(link_gone(&link_bytes(AF_UNSPEC, &[])).map(IfIndex::get), Some(7));
+    }
+
+    #[test]
+    fn the_kernels_words() {
+        let words = attribute_bytes(NLMSGERR_ATTR_MSG, b"no such thing\0");
+        let capped = [vec![0; 4 + NETLINK_HEADER], words.clone()].concat();
+        assert_eq!(kernel_words(NLM_F_ACK_TLVS | NLM_F_CAPPED, &capped), "no such thing");
+        assert_eq!(kernel_words(NLM_F_CAPPED, &capped), "");
+        // Without capping the whole request is repeated, here one of 24 bytes.
+        let mut whole = vec![0; 4 + 24];
+        whole[4..8].copy_from_slice(&24u32.to_ne_bytes());
+        assert_eq!(kernel_words(NLM_F_ACK_TLVS, &[whole, words].concat()), "no such thing");
+    }
+
+    #[test]
+    fn whose_link_local() {
+        let ip: IpAddr = "fe80::1".parse().unwrap();
+        assert!(kernel_made(ip, IFAPROT_KERNEL_LL, RT_SCOPE_LINK) && kernel_made(ip, 0, RT_SCOPE_LINK));
+        assert!(!kernel_made(ip, ADDRESS_PROTO, RT_SCOPE_LINK) && !kernel_made("fd00::1".parse().unwrap(), 0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_odd(mut bytes in prop::collection::vec(any::<u8>(), 0..300), family in 0u8..12, flags: u16) {
+            if let Some(first) = bytes.first_mut() {
+                *first = family;
+            }
+            let _any = (link(&bytes), link_gone(&bytes), address(&bytes), nsid(&bytes), error_code(&bytes), kernel_words(flags, &bytes));
+        }
+    }
+}

@@ -31,6 +31,9 @@ pub struct LinuxKernel {
     _monitor: Monitor,
 }
 
+/// Most requests that are prepared at a time: each may need a descriptor of another namespace, beside those that are open anyway.
+const MOST_AT_ONCE: usize = 256;
+
 /// Answers by place.
 type Answers = Vec<Option<Result<Done, KernelError>>>;
 
@@ -52,7 +55,7 @@ impl LinuxKernel {
     fn run(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
         for run in places.chunk_by(|a, b| Way::of(&ops[*a]) == Way::of(&ops[*b])) {
             match Way::of(&ops[run[0]]) {
-                Way::Requests => self.run_requests(ops, netns, run, answers),
+                Way::Requests => run.chunks(MOST_AT_ONCE).for_each(|part| self.run_requests(ops, netns, part, answers)),
                 Way::Sysctl => self.run_sysctls(ops, netns, run, answers),
                 Way::Deletion => self.run_deletions(ops, netns, run, answers),
             }

@@ -103,6 +103,7 @@ impl Listener {
             match receive(&self.socket, &mut buffer) {
                 Ok(Some((length, nsid))) => self.tell_all(&buffer[..length], nsid),
                 Ok(None) if behind => {
+                    self.ids.check_all();
                     self.tell_loss();
                     behind = false;
                 }
@@ -126,7 +127,6 @@ impl Listener {
     }
 
     fn tell_loss(&self) {
-        self.ids.check_all();
         self.sink.link_event(LinkEvent::Lost(None));
     }
 

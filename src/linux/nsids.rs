@@ -74,22 +74,32 @@ impl NsIds {
     pub(super) fn taken_back(&self, id: i32) {
         let mut inner = self.lock();
         let Some(netns) = inner.by_id.get(&id).cloned() else { return };
-        let event = match inner.ask(&encode::probe_nsid(id)) {
-            Err(failure) if failure.is(Errno::ENOENT) => LinkEvent::NetnsGone(netns.id),
-            // In use again: perhaps by this very namespace, which got the id after the one that the note is about.
-            _ if inner.still_has(&netns, id) => return,
-            _ => LinkEvent::Lost(Some(netns.id)),
+        let event = match inner.holder(&netns, id) {
+            Holder::Nobody => LinkEvent::NetnsGone(netns.id),
+            // It got the id after the one that the note is about.
+            Holder::Same => return,
+            Holder::Other | Holder::Unknown => LinkEvent::Lost(Some(netns.id)),
         };
-        inner.by_id.remove(&id);
-        inner.ids.remove(&netns.id);
-        self.sink.link_event(event);
+        self.drop_id(&mut inner, id, event);
     }
 
-    /// After events were lost: tells of the namespaces that ended meanwhile.
+    /// After notes were lost: finds the namespaces that ended meanwhile.
     pub(super) fn check_all(&self) {
-        let ids: Vec<i32> = self.lock().by_id.keys().copied().collect();
-        for id in ids {
-            self.taken_back(id);
+        let mut inner = self.lock();
+        let known: Vec<(i32, NetnsHandle)> = inner.by_id.iter().map(|(id, netns)| (*id, netns.clone())).collect();
+        for (id, netns) in known {
+            match inner.holder(&netns, id) {
+                Holder::Nobody => self.drop_id(&mut inner, id, LinkEvent::NetnsGone(netns.id)),
+                Holder::Other => self.drop_id(&mut inner, id, LinkEvent::Lost(Some(netns.id))),
+                Holder::Same | Holder::Unknown => {}
+            }
+        }
+    }
+
+    fn drop_id(&self, inner: &mut Inner, id: i32, event: LinkEvent) {
+        if let Some(netns) = inner.by_id.remove(&id) {
+            inner.ids.remove(&netns.id);
+            self.sink.link_event(event);
         }
     }
 
@@ -99,10 +109,26 @@ impl NsIds {
     }
 }
 
+/// Who has an id now.
+enum Holder {
+    Nobody,
+    Same,
+    Other,
+    /// Someone, but the namespace that we mean cannot be reached to compare.
+    Unknown,
+}
+
 impl Inner {
-    fn still_has(&mut self, netns: &NetnsHandle, id: i32) -> bool {
-        let Ok(file) = RouteSocket::open(netns, &self.counters).and_then(|inside| Ok(inside.netns_file()?)) else { return false };
-        self.ask(&encode::get_nsid(file.as_fd())) == Ok(Some(id))
+    fn holder(&mut self, netns: &NetnsHandle, id: i32) -> Holder {
+        if self.ask(&encode::probe_nsid(id)).is_err_and(|failure| failure.is(Errno::ENOENT)) {
+            return Holder::Nobody;
+        }
+        let Ok(file) = RouteSocket::open(netns, &self.counters).and_then(|inside| Ok(inside.netns_file()?)) else { return Holder::Unknown };
+        match self.ask(&encode::get_nsid(file.as_fd())) {
+            Ok(Some(now)) if now == id => Holder::Same,
+            Ok(_) => Holder::Other,
+            Err(_) => Holder::Unknown,
+        }
     }
 
     fn ask(&mut self, request: &Request) -> Result<Option<i32>, Failure> {
@@ -120,5 +146,103 @@ impl Inner {
             self.socket = Some(socket);
         }
         answer.into_iter().collect::<Result<Vec<()>, Failure>>().map(|_| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::os::fd::OwnedFd;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread;
+
+    use super::*;
+    use crate::linux::netns_thread::own_cookie;
+    use crate::namespace::OpenNetns;
+
+    struct ByPath(String);
+
+    impl OpenNetns for ByPath {
+        fn open(&self) -> io::Result<OwnedFd> {
+            Ok(std::fs::File::open(&self.0)?.into())
+        }
+    }
+
+    /// A namespace that lives until the sender is dropped and the thread has ended.
+    #[allow(clippy::disallowed_methods, reason = "on a thread that ends with the namespace")]
+    fn netns() -> (NetnsHandle, Sender<()>, thread::JoinHandle<()>) {
+        let (end, ended) = channel::<()>();
+        let (tell, told) = channel();
+        let thread = thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("this test needs root");
+            let path = format!("/proc/{}/task/{}/ns/net", std::process::id(), nix::unistd::gettid());
+            tell.send((own_cookie().unwrap(), path)).unwrap();
+            let _end = ended.recv();
+        });
+        let (id, path) = told.recv().unwrap();
+        (NetnsHandle { id, inode: 0, own: false, opener: Arc::new(ByPath(path)) }, end, thread)
+    }
+
+    struct Tell(Mutex<Sender<LinkEvent>>);
+
+    impl LinkSink for Tell {
+        fn link_event(&self, event: LinkEvent) {
+            self.0.lock().unwrap().send(event).unwrap();
+        }
+    }
+
+    fn ids() -> (NsIds, Receiver<LinkEvent>, (Sender<()>, thread::JoinHandle<()>)) {
+        let (own, end, thread) = netns();
+        let (tell, told) = channel();
+        let own = NetnsHandle { own: true, ..own };
+        (NsIds::new(own, Arc::default(), Arc::new(Tell(Mutex::new(tell)))), told, (end, thread))
+    }
+
+    #[test]
+    fn a_late_note_about_a_former_owner_takes_nothing_away() {
+        let (ids, told, _own) = ids();
+        let (red, end, thread) = netns();
+        let inside = RouteSocket::open(&red, &Arc::default()).unwrap();
+        ids.learn(&red, &inside).unwrap();
+        assert_eq!(ids.netns(0), Some(red.id));
+        // The id is red's, who is alive: the note must be about someone before.
+        ids.taken_back(0);
+        ids.taken_back(5);
+        assert_eq!((ids.netns(0), told.try_recv().ok()), (Some(red.id), None));
+        drop((inside, end));
+        thread.join().unwrap();
+        // Namespaces end a moment after their last holder; until then nothing is concluded.
+        let event = loop {
+            ids.check_all();
+            if let Ok(event) = told.try_recv() {
+                break event;
+            }
+            thread::yield_now();
+        };
+        assert_eq!((event, ids.netns(0)), (LinkEvent::NetnsGone(red.id), None));
+    }
+
+    #[test]
+    fn an_id_that_has_a_new_owner_tells_of_the_end_of_the_former() {
+        let (ids, told, _own) = ids();
+        let (red, end, thread) = netns();
+        let inside = RouteSocket::open(&red, &Arc::default()).unwrap();
+        ids.learn(&red, &inside).unwrap();
+        drop((inside, end));
+        thread.join().unwrap();
+        let blue = loop {
+            let (blue, end, thread) = netns();
+            let inside = RouteSocket::open(&blue, &Arc::default()).unwrap();
+            ids.learn(&blue, &inside).unwrap();
+            if ids.netns(0) == Some(blue.id) {
+                break (blue, end, thread);
+            }
+            // Red was not quite gone yet, so this one got another id.
+            ids.forget(blue.id);
+            drop((inside, end));
+            thread.join().unwrap();
+        };
+        assert_eq!(told.try_recv().ok(), Some(LinkEvent::NetnsGone(red.id)));
+        assert_eq!(ids.netns(0), Some(blue.0.id));
     }
 }

@@ -97,10 +97,13 @@ impl RouteSocket {
     /// Sends one buffer of messages. The kernel performs them before this returns.
     pub(super) fn send(&mut self, messages: &[u8]) -> Result<(), Failure> {
         self.counters.count_send();
-        self.deadline = Instant::now() + DEADLINE;
         loop {
             match self.socket.send_to(messages, &SocketAddr::new(0, 0), 0) {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    // Not before: this may have waited long for the kernel's lock.
+                    self.deadline = Instant::now() + DEADLINE;
+                    return Ok(());
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }

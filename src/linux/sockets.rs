@@ -65,18 +65,16 @@ impl Sockets {
     /// # Errors
     /// `ENOENT` for a namespace that is not attached; else as [`RouteSocket::open`].
     pub(super) fn get(&mut self, netns: NetnsId) -> Result<&mut RouteSocket, Failure> {
-        if self.open.get(&netns).is_none_or(|open| open.socket.is_broken()) {
-            self.open.remove(&netns);
-            let handle = self.known.get(&netns).ok_or_else(|| Failure::new(Errno::ENOENT, "the namespace is not attached"))?;
-            let socket = RouteSocket::open(handle, &self.counters)?;
-            // Before the first reading, so that no change after it goes unseen.
-            self.ids.learn(handle, &socket)?;
-            self.make_room();
-            self.open.insert(netns, Open { socket, used: Instant::now() });
-        }
-        let open = self.open.get_mut(&netns).ok_or_else(|| Failure::new(Errno::ENOENT, ""))?;
-        open.used = Instant::now();
-        Ok(&mut open.socket)
+        let handle = self.known.get(&netns).ok_or_else(|| Failure::new(Errno::ENOENT, "the namespace is not attached"))?;
+        let open = self.open.remove(&netns).filter(|open| !open.socket.is_broken());
+        let socket = match open {
+            Some(open) => open.socket,
+            None => RouteSocket::open(handle, &self.counters)?,
+        };
+        // Before the first reading, so that no change after it goes unseen.
+        self.ids.learn(handle, &socket)?;
+        self.make_room();
+        Ok(&mut self.open.entry(netns).insert_entry(Open { socket, used: Instant::now() }).into_mut().socket)
     }
 
     /// Closes the sockets that were not used for a while.
