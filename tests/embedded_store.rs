@@ -118,7 +118,7 @@ async fn listings_beside_a_busy_writer_lose_and_repeat_nothing() {
     }
     source.sink.wait_value("k19", Some("599")).await;
     let told = source.sink.told();
-    assert!(told.listings.len() > 20, "{}", told.listings.len());
+    assert!(told.listings.len() > 3, "{}", told.listings.len());
     for pair in told.revisions.windows(2) {
         // Every revision holds a wish, so a change that follows anything is the very next one.
         if let [(_, before), (false, change)] = pair {

@@ -162,11 +162,9 @@ fn another_member_takes_over_from_a_killed_or_a_frozen_one() {
         let first = ours(&live.message, &members);
         members[first].kill();
         source.down(SOON).await;
-        let began = Instant::now();
         let live = source.live(SOON).await;
         let second = ours(&live.message, &members);
         assert_ne!(first, second);
-        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
         members[first].up();
         members[second].pause();
         source.down(Duration::from_secs(20)).await;

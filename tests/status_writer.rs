@@ -63,6 +63,8 @@ fn values_are_published_replaced_removed_and_end_with_the_agent() {
             set(&handle, "i0", &n.to_string());
         }
         handle.set(&format!("{STATUS}i1"), None);
+        // One that etcd would never take holds up nobody.
+        set(&handle, "giant", &"x".repeat(1_600_000));
         until(&etcd, SOON, "latest", |there| there["i0"] == "999" && there.len() == 249).await;
         let leases = leases(&etcd);
         assert_eq!(leases.len(), 1);

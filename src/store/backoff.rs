@@ -32,13 +32,21 @@ impl Backoff {
 }
 
 /// A number below `end` by chance; good enough to spread a fleet, and for nothing secret.
-pub(super) fn chance(end: u64) -> u64 {
-    RandomState::new().build_hasher().finish() % end.max(1)
+pub(super) fn chance(end: usize) -> usize {
+    let random = RandomState::new().build_hasher().finish();
+    usize::try_from(random >> 32).unwrap_or(0) % end.max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chance_is_below_its_end_and_spreads() {
+        let drawn: std::collections::BTreeSet<usize> = (0..200).map(|_| chance(3)).collect();
+        assert_eq!(drawn, [0, 1, 2].into());
+        assert_eq!(chance(0), 0);
+    }
 
     #[test]
     fn grows_from_100_ms_to_5_s_and_begins_anew() {

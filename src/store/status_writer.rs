@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use super::StoreFuture;
 use outbox::Outbox;
@@ -23,6 +24,9 @@ const LEASE_SECONDS: i64 = 15;
 const KEEP_EVERY: Duration = Duration::from_secs(5);
 /// How long a shutdown may take.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
+
+/// Largest value that is published, bytes: a store takes 1.5 MiB, and one that it never takes would hold up all others.
+const LARGEST: usize = 1 << 20;
 
 /// A store with leases. Keys are relative to the agent's prefix. Every call ends within its own deadline.
 pub trait LeasedStore: Send + Sync + 'static {
@@ -81,8 +85,13 @@ pub fn spawn(store: Arc<dyn LeasedStore>) -> StatusHandle {
 }
 
 impl StatusHandle {
-    /// Publishes a value under a relative key, or removes the key. The latest value wins; an equal one is not written again.
+    /// Publishes a value under a relative key, or removes the key. The latest value wins; an equal one is not written again. A value
+    /// over 1 MiB is logged and not published.
     pub fn set(&self, key: &str, value: Option<Vec<u8>>) {
+        if let Some(bytes) = value.as_ref().map(Vec::len).filter(|bytes| *bytes > LARGEST) {
+            warn!(key, bytes, "the status is too large to be published");
+            return;
+        }
         if self.shared.outbox().set(key, value) {
             self.shared.wake.notify_one();
         }

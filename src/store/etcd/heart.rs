@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use etcd_client::proto::PbResponseHeader;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval_at};
 
 use super::Timing;
 use super::error::{Failure, Kind};
@@ -32,9 +32,9 @@ pub(super) struct Heart {
 }
 
 impl Heart {
-    /// Beats at once, then at the given pace.
+    /// Beats at the given pace, for the first time when the watch has had one period to begin.
     pub(super) fn new(timing: &Timing) -> Self {
-        let mut ticks = interval(timing.heartbeat);
+        let mut ticks = interval_at(tokio::time::Instant::now() + timing.heartbeat, timing.heartbeat);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self { ticks, asked: None, silent_since: None, patience: timing.silence }
     }

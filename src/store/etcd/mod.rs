@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use options::EtcdOptions;
 
+use super::backoff::chance;
 use super::health::Reporter;
 use super::{StoreError, StoreHealth, StoreSink, WATCHED_PREFIXES};
 use link::Link;
@@ -35,6 +36,13 @@ pub struct Timing {
     pub silence: Duration,
     /// Everything is listed again after this time, give or take a fifth.
     pub relist: Duration,
+}
+
+impl Timing {
+    /// When to list everything again: by chance, so that a fleet that lost etcd together does not list together for ever.
+    fn next_listing(&self) -> Duration {
+        self.relist / 1000 * u32::try_from(800 + chance(401)).unwrap_or(1000)
+    }
 }
 
 impl Default for Timing {

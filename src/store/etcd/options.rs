@@ -93,6 +93,16 @@ impl EtcdOptions {
         within(CALL_LIMIT, attempted, Client::connect([endpoint], Some(options))).await
     }
 
+    /// Adds what the transport does not tell: with TLS 1.3 a server refuses our certificate only after the handshake, and whether its
+    /// words arrive before the connection is closed is a matter of luck.
+    pub(super) fn explain(&self, failure: Failure) -> Failure {
+        if self.ca.is_none() || failure.cause != "connection closed" {
+            return failure;
+        }
+        let hint = if self.cert.is_some() { "it may not accept our certificate" } else { "it may ask for a client certificate" };
+        Failure { cause: format!("etcd closed the connection at once; {hint}"), ..failure }
+    }
+
     /// What the files are now; another value means that they must be read again.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         let files = [&self.ca, &self.cert, &self.key, &self.password_file];

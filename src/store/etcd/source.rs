@@ -66,8 +66,7 @@ impl Source {
     ) -> Self {
         let core = Core::new(&access.prefix, prefixes);
         // A fleet must not meet at the first endpoint of its common list.
-        let turn = access.options.endpoints.len();
-        let turn = usize::try_from(chance(turn as u64)).unwrap_or(0);
+        let turn = chance(access.options.endpoints.len());
         let backoff = Backoff::new();
         Self { access, timing, core, sink, health, resync, backoff, turn, troubled: false, doubted: false, version: String::new() }
     }
@@ -102,6 +101,7 @@ impl Source {
         }
     }
 
+    /// Lists and follows, again and again, as long as the connection is of use.
     async fn read(&mut self) -> Result<std::convert::Infallible, Failure> {
         let connection = self.connect().await?;
         loop {
@@ -151,7 +151,9 @@ impl Source {
                         self.sink.deliver(vec![StoreEvent::Init]).await;
                     }
                     Some(first) if first.cluster != identity.cluster => {
-                        return Err(Failure { kind: Kind::Compacted, ..Failure::unreachable("list", "another etcd cluster answers") });
+                        // Two halves of different truths: to be begun again, like one whose history went away meanwhile.
+                        let why = Failure::unreachable(&format!("list {prefix}"), "another etcd cluster answers than before");
+                        return Err(Failure { kind: Kind::Compacted, ..why });
                     }
                     Some(_) => {}
                 }
@@ -169,7 +171,7 @@ impl Source {
         let attempted = format!("watch {}", self.access.prefix);
         let mut watch = self.open_watch(connection, identity.revision + 1, &attempted).await?;
         let resync = Arc::clone(&self.resync);
-        let relist = tokio::time::sleep(self.timing.relist * 4 / 5 + self.timing.relist / 1000 * u32::try_from(chance(400)).unwrap_or(0));
+        let relist = tokio::time::sleep(self.timing.next_listing());
         tokio::pin!(relist);
         let mut heart = Heart::new(&self.timing);
         loop {
@@ -293,7 +295,7 @@ impl Source {
         let mut client = connection.client.maintenance_client();
         let status = match within(CALL_LIMIT, "connect to etcd", client.status()).await {
             Ok(status) => status,
-            Err(failure) if matches!(failure.kind, Kind::Unreachable | Kind::Silent) => return Err(failure),
+            Err(failure) if matches!(failure.kind, Kind::Unreachable | Kind::Silent) => return Err(self.access.options.explain(failure)),
             // Not everybody may ask; reading does not depend on it.
             Err(_) => return Ok(()),
         };

@@ -134,8 +134,10 @@ impl Task {
         let Some((prefix, live)) = self.shared.stale().pop() else { return Ok(()) };
         match self.store.keys(&prefix).await {
             Ok(keys) => {
+                // Whoever answers may hold locks of its own, so ours is taken only afterwards.
+                let strangers: Vec<String> = keys.into_iter().filter(|key| !live(key)).collect();
                 let mut outbox = self.shared.outbox();
-                keys.iter().filter(|key| !live(key)).for_each(|key| outbox.remove_stranger(key));
+                strangers.iter().for_each(|key| outbox.remove_stranger(key));
                 Ok(())
             }
             Err(error) => {
