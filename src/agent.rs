@@ -101,8 +101,6 @@ fn tracker_options(config: &Config, state_dir: &StateDir) -> TrackerOptions {
         create_named: config.named_netns == NamedNetns::Create,
         state_dir: Some(config.state_dir.clone()),
         remembered,
-        // What was remembered may be lost with the directory: then everything that can be found is read.
-        search_processes: state_dir.is_new(),
         ..TrackerOptions::default()
     }
 }

@@ -77,12 +77,6 @@ impl StateDir {
         self.remembered.netns.iter().filter_map(Reference::used).collect()
     }
 
-    /// Whether nothing was remembered: the directory is new, or was lost.
-    #[must_use]
-    pub fn is_new(&self) -> bool {
-        !self.remembered.found
-    }
-
     /// The part that the configurator writes.
     #[must_use]
     pub fn memory(&self) -> FileMemory {
@@ -155,9 +149,6 @@ struct Remembered {
     netns: Vec<Reference>,
     #[serde(default)]
     listing_applied: bool,
-    /// The file was there.
-    #[serde(skip)]
-    found: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -209,7 +200,6 @@ impl Remembered {
                 Self { listing_applied: true, ..Self::default() }
             }
         };
-        known.found = true;
         if known.boot != boot {
             // Cookies are worth nothing after a reboot.
             known.netns.clear();
@@ -315,7 +305,6 @@ mod tests {
         let store = KnownStore { cluster: u64::MAX, revision: 5, hold: Some("why".into()) };
         {
             let state = open(&path, "state-dir-test-a").unwrap();
-            assert!(state.is_new());
             let mut memory = state.memory();
             assert!(memory.first_start());
             memory.remember_store(&store);
@@ -325,7 +314,7 @@ mod tests {
         }
         let state = open(&path, "state-dir-test-a").unwrap();
         let memory = state.memory();
-        assert!(!state.is_new() && !memory.first_start());
+        assert!(!memory.first_start());
         assert_eq!(memory.known_store(), Some(KnownStore { revision: 9, ..store }));
         assert_eq!(state.used_netns(), [used]);
         let mode = |name: &str| fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777;

@@ -13,6 +13,10 @@ fn old_pair(host: &Host) {
     host.run("ip -n blue address add 10.11.1.2/24 dev veth2");
     host.run("ip -n red link set veth1 mtu 1300 up");
     host.run("ip -n blue link set veth2 up");
+    // The kernel passes packets once its link watch has run, up to a second later.
+    for (netns, name) in [("red", "veth1"), ("blue", "veth2")] {
+        eventually("the pair has carrier", || host.run(&format!("ip -n {netns} link show {name}")).contains("state UP"));
+    }
 }
 
 fn index(host: &Host) -> u64 {

@@ -130,6 +130,9 @@ impl Configurator {
         self.touch_relations(&key);
         let mut wish = Wish::new(key.clone(), decode_interface(last, &value.value), value.create_revision, value.mod_revision);
         wish.adoptable = adoptable;
+        if let Ok(spec) = &wish.spec {
+            self.observed.learn(&spec.name);
+        }
         let slot = wish.slot();
         let before = self.desired.put(wish);
         self.retries.forget(&key);

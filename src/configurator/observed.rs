@@ -42,6 +42,8 @@ pub struct Observed {
     doomed: BTreeSet<LinkId>,
     reaping: BTreeSet<LinkId>,
     leaving: HashMap<InterfaceName, BTreeSet<LinkId>>,
+    /// Names that aliases have no room for, by what stands there instead.
+    long_names: HashMap<InterfaceName, InterfaceName>,
 }
 
 impl Observed {
@@ -56,6 +58,7 @@ impl Observed {
             doomed: BTreeSet::new(),
             reaping: BTreeSet::new(),
             leaving: HashMap::new(),
+            long_names: HashMap::new(),
         }
     }
 
@@ -97,7 +100,7 @@ impl Observed {
             self.unfile(id, &seen.mark);
         }
         if let Some(link) = link {
-            let mark = self.owner.mark(&link);
+            let mark = self.whole_name(self.owner.mark(&link));
             let space = self.spaces.entry(id.netns).or_default();
             for name in names(&link) {
                 space.names.insert(name.into(), id.ifindex);
@@ -165,6 +168,33 @@ impl Observed {
                 }
                 self.doomed.remove(&id);
             }
+        }
+    }
+
+    /// Tells of a logical name, so that links whose alias has no room for it are known by it.
+    pub fn learn(&mut self, name: &InterfaceName) {
+        let written = self.owner.written_name(name);
+        if written == *name || self.long_names.insert(written.clone(), name.clone()).is_some() {
+            return;
+        }
+        let ids: Vec<LinkId> = [&self.named, &self.leaving].into_iter().filter_map(|map| map.get(&written)).flatten().copied().collect();
+        for id in ids {
+            let Some(seen) = self.get(id).cloned() else { continue };
+            self.unfile(id, &seen.mark);
+            let mark = self.whole_name(seen.mark);
+            self.file(id, &mark);
+            if let Some(seen) = self.spaces.get_mut(&id.netns).and_then(|space| space.links.get_mut(&id.ifindex)) {
+                seen.mark = mark;
+            }
+        }
+    }
+
+    fn whole_name(&self, mark: Mark) -> Mark {
+        let whole = |name: InterfaceName| self.long_names.get(&name).cloned().unwrap_or(name);
+        match mark {
+            Mark::Named(kind, name) => Mark::Named(kind, whole(name)),
+            Mark::Doomed(Some((kind, name))) => Mark::Doomed(Some((kind, whole(name)))),
+            Mark::Foreign | Mark::Unnamed | Mark::Doomed(None) => mark,
         }
     }
 

@@ -13,10 +13,12 @@ use super::published::{IndexEntry, NamespaceEntry, PassRecord};
 use super::status::{Failure, removing, status};
 use super::work::{Work, contended};
 use super::{Configurator, Now};
-use crate::model::{InterfaceStatus, LinkId, State};
+use crate::model::{InterfaceStatus, LinkId, Reason, State};
 
 /// A namespace that went away in the middle of the work is expected to be told of by its tracker within this time.
 const ADRIFT_TRIES: u32 = 3;
+/// What the kernel has not finished after so many looks (about three seconds) is told.
+const UNFINISHED_TRIES: u32 = 3;
 
 impl Configurator {
     pub(super) fn report(&mut self, mut work: Work, now: Now, clock: Instant) {
@@ -27,10 +29,10 @@ impl Configurator {
             if self.desired.get(&key).is_none() {
                 continue;
             }
-            // What cannot go on because a removal was refused is in trouble, not on its way.
-            let stuck = matches!(verdict, Verdict::Finishing(_)) && (work.failures.contains_key(&key) || work.adrift.contains(&key));
-            let verdict = if stuck { Verdict::InWork(None) } else { verdict };
             let failure = self.judge(&key, &verdict, &work, now);
+            // What does not come to its end is in trouble, not on its way.
+            let stuck = matches!(verdict, Verdict::Finishing(_)) && failure.is_some();
+            let verdict = if stuck { Verdict::InWork(None) } else { verdict };
             self.tell_index(&key, &verdict, &mut index);
             statuses.extend(self.tell_status(&key, &verdict, failure.as_ref(), now));
         }
@@ -64,7 +66,14 @@ impl Configurator {
                 None
             }
             Verdict::InWork(_) => self.judge_failure(key, work, now),
-            Verdict::Resolving | Verdict::Finishing(_) => None,
+            Verdict::Finishing(_) if work.failures.contains_key(key) || work.adrift.contains(key) => self.judge_failure(key, work, now),
+            Verdict::Finishing(what) => {
+                let (attempt, delay) = self.retries.unfinished(key, now.instant);
+                let message = format!("the kernel does not finish: {what}");
+                let failure = Failure { reason: Reason::Timeout, message, attempt, next_retry: Some(now.wall.after(delay)) };
+                (attempt >= UNFINISHED_TRIES).then_some(failure)
+            }
+            Verdict::Resolving => None,
             Verdict::Unimplemented(_) | Verdict::Invalid(_) | Verdict::Pending(_) | Verdict::Failed(..) => {
                 self.fulfilled.remove(key);
                 // A removal that was refused is tried again, whatever the wish waits for.

@@ -46,6 +46,14 @@ impl Retries {
         (trouble.attempt, delay)
     }
 
+    /// Notes that the kernel has not finished something; counts as a failure once per delay, however often it is looked at meanwhile.
+    pub fn unfinished(&mut self, key: &Key, now: Instant) -> (u32, Duration) {
+        match self.troubles.get(key) {
+            Some(trouble) if trouble.due > now => (trouble.attempt, trouble.due - now),
+            _ => self.failed(key, now),
+        }
+    }
+
     /// The object is well, or gone.
     pub fn well(&mut self, key: &Key) {
         if let Some(trouble) = self.troubles.remove(key) {

@@ -1,5 +1,6 @@
 //! The rounds of a pass: plan, apply, read back, and again until a plan is empty or makes no progress.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,9 @@ use crate::model::{LinkId, Reason};
 
 /// More rounds than any sound plan needs: creation, what creation revealed, and their corrections.
 const ROUNDS: usize = 5;
+
+/// A message of so many bytes is not made longer.
+const MESSAGE_ENOUGH: usize = 200;
 
 /// What the rounds of one pass came to.
 #[derive(Debug, Default)]
@@ -106,6 +110,10 @@ impl Configurator {
 
     fn execute(&mut self, plan: &Plan, work: &mut Work) -> Applied {
         self.unregister(plan);
+        for step in &plan.steps {
+            // What failed before is tried now: only what is refused now counts.
+            work.failures.remove(&step.key);
+        }
         let applied = apply(self.parts.kernel.as_mut(), plan);
         let counters = &self.parts.published.counters;
         for (step, outcome) in plan.steps.iter().zip(&applied.outcomes) {
@@ -171,8 +179,18 @@ fn note_failure(step: &Step, error: &KernelError, work: &mut Work) {
         if gone_meanwhile(step, error) {
             work.adrift.insert(key);
         } else {
-            // The first cause tells most.
-            work.failures.entry(key).or_insert_with(|| Failure::of_kernel(&step.to_string(), error));
+            let failure = Failure::of_kernel(&step.to_string(), error);
+            match work.failures.entry(key) {
+                Entry::Vacant(first) => {
+                    first.insert(failure);
+                }
+                // The first cause tells most, but what comes of it is told as well.
+                Entry::Occupied(mut known) if known.get().message.len() < MESSAGE_ENOUGH => {
+                    known.get_mut().message.push_str("; ");
+                    known.get_mut().message.push_str(&failure.message);
+                }
+                Entry::Occupied(_) => {}
+            }
         }
     }
 }

@@ -38,13 +38,17 @@ impl InterfaceName {
     /// Checks and wraps a logical name.
     ///
     /// # Errors
-    /// [`NameError`] when it is empty, holds a `/`, or is longer than [`INTERFACE_NAME_MAX`] bytes.
+    /// [`NameError`] when it is empty, holds a `/` or a control character (a NUL would cut an alias short), or is longer than
+    /// [`INTERFACE_NAME_MAX`] bytes.
     pub fn new(text: &str) -> Result<Self, NameError> {
         if text.is_empty() {
             return Err(NameError::Empty);
         }
         if text.contains('/') {
             return Err(NameError::Character("a slash"));
+        }
+        if text.contains(char::is_control) {
+            return Err(NameError::Character("a control character"));
         }
         if text.len() > INTERFACE_NAME_MAX {
             return Err(NameError::TooLong { length: text.len(), limit: INTERFACE_NAME_MAX });
@@ -163,6 +167,7 @@ mod tests {
         assert!(InterfaceName::new(&"x".repeat(254)).is_err());
         assert!(InterfaceName::new("").is_err());
         assert!(InterfaceName::new("a/b").is_err());
+        assert!(InterfaceName::new("a\0b").is_err());
         assert!(InterfaceName::new("a b:c").is_ok());
     }
 }

@@ -9,6 +9,11 @@ const ALIAS_WORD: &str = "vnf-agent";
 const OWNED: u32 = 0x5600_0000;
 const DOOMED: u32 = 0x5700_0000;
 
+/// Longest alias that the kernel takes, in bytes (`IFALIASZ` less the closing NUL).
+const ALIAS_MAX: usize = 255;
+/// Room that is kept in every alias for the words of any kind and a temporary link name.
+const ALIAS_WORDS: usize = "autotap".len() + 1 + 1 + super::name::HOST_IF_NAME_MAX;
+
 /// `IFA_PROTO` of addresses that we add: only those are ours to remove.
 pub const ADDRESS_PROTO: u8 = 118;
 
@@ -81,10 +86,27 @@ impl Owner {
         DOOMED | self.hash
     }
 
-    /// The alias of a link that we made.
+    /// The alias of a link that we made. A name that does not fit stands there as [`Owner::written_name`].
     #[must_use]
     pub fn alias(&self, kind: MarkKind, name: &InterfaceName) -> String {
-        format!("{}{}:{name}", self.alias_prefix, kind.word())
+        format!("{}{}:{}", self.alias_prefix, kind.word(), self.written_name(name))
+    }
+
+    /// A logical name as it stands in aliases: itself, or its beginning and a hash of the whole where an alias (255 bytes) has no room for it.
+    #[must_use]
+    pub fn written_name(&self, name: &InterfaceName) -> InterfaceName {
+        let room = ALIAS_MAX - self.alias_prefix.len() - ALIAS_WORDS;
+        let text = name.as_str();
+        if text.len() <= room {
+            return name.clone();
+        }
+        let hash = format!("~{:016x}", fnv1a_64(text.as_bytes()));
+        let mut cut = room - hash.len();
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        // Shorter than a legal name and made of its parts: always legal.
+        InterfaceName::new(&format!("{}{hash}", &text[..cut])).unwrap_or_else(|_| name.clone())
     }
 
     /// Reads the marks of a link.
@@ -125,6 +147,11 @@ fn fnv1a_32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
 }
 
+/// FNV-1a, 64 bits.
+fn fnv1a_64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, b| (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +172,20 @@ mod tests {
         assert_eq!(fnv1a_32(b"foobar"), 0xbf9c_f968);
         assert_eq!(owner("foobar").group(), 0x569c_f968);
         assert_eq!(owner("foobar").doomed_group(), 0x579c_f968);
+    }
+
+    #[test]
+    fn long_names_fit_and_stay_apart() {
+        let o = owner(&"l".repeat(63));
+        let name = |last: &str| InterfaceName::new(&format!("{}{last}", "ü".repeat(126))).unwrap();
+        for kind in [MarkKind::Veth, MarkKind::Tap] {
+            assert!(o.alias(kind, &name("a")).len() <= ALIAS_MAX);
+        }
+        assert_ne!(o.alias(MarkKind::Veth, &name("a")), o.alias(MarkKind::Veth, &name("b")));
+        let written = o.written_name(&name("a"));
+        assert_eq!(o.mark(&link(0, Some(&o.alias(MarkKind::Veth, &name("a"))))), Mark::Named(MarkKind::Veth, written.clone()));
+        assert_eq!(o.written_name(&written), written, "a written name is written as it is");
+        assert_eq!(fnv1a_64(b"foobar"), 0x8594_4171_f739_67e8);
     }
 
     #[test]

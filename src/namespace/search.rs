@@ -22,9 +22,11 @@ pub struct Remembered {
     pub reference: NetnsRef,
 }
 
-/// Finds the agent's own namespace, all in the folders, and the remembered ones, each once; with `all_processes` also every namespace
-/// that any process is in. Ends with [`NetnsEvent::SearchDone`].
-pub fn search(resolver: &Resolver, remembered: &[Remembered], all_processes: bool) -> Vec<NetnsEvent> {
+/// Finds the agent's own namespace, all in the folders, and the remembered ones, each once. Ends with [`NetnsEvent::SearchDone`].
+///
+/// Not every namespace that some process is in: one of them may belong to another agent with our label, in a network namespace of its own, whose links
+/// would look like leftovers of ours.
+pub fn search(resolver: &Resolver, remembered: &[Remembered]) -> Vec<NetnsEvent> {
     let mut search = Search { resolver, seen: HashSet::new(), events: Vec::new() };
     search.found(resolver.own.clone(), &NetnsRef::Default);
     search.folder(&resolver.folder, |name| NetnsRef::Named(name.to_owned()));
@@ -39,8 +41,8 @@ pub fn search(resolver: &Resolver, remembered: &[Remembered], all_processes: boo
         }
     }
     let lost: HashSet<NetnsId> = remembered.iter().map(|known| known.id).filter(|id| !search.seen.contains(id)).collect();
-    if all_processes || !lost.is_empty() {
-        search.processes(|id| all_processes || lost.contains(&id));
+    if !lost.is_empty() {
+        search.processes(|id| lost.contains(&id));
     }
     search.events.push(NetnsEvent::SearchDone);
     search.events

@@ -35,8 +35,6 @@ pub struct TrackerOptions {
     pub file_roots: Vec<PathBuf>,
     /// Namespaces that an earlier run has used in this boot; searched at the start.
     pub remembered: Vec<Remembered>,
-    /// Whether the search also reports every namespace that any process is in: for when what was remembered is lost.
-    pub search_processes: bool,
 }
 
 impl Default for TrackerOptions {
@@ -48,7 +46,6 @@ impl Default for TrackerOptions {
             runtime_dirs: vec![PathBuf::from("/run/docker/netns")],
             file_roots: vec![PathBuf::from("/run")],
             remembered: Vec::new(),
-            search_processes: false,
         }
     }
 }

@@ -196,7 +196,7 @@ impl Worker {
             Request::Retain(slots) => self.retain(&slots),
             Request::Recheck => self.look_at(Scope::All),
             Request::Search => {
-                self.events.extend(search(&self.resolver, &self.options.remembered, self.options.search_processes));
+                self.events.extend(search(&self.resolver, &self.options.remembered));
             }
             Request::Created(slot, outcome) => self.created(&slot, outcome),
             Request::CreatorDone => self.creator = None,

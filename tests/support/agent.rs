@@ -87,7 +87,7 @@ impl Agent<'_> {
         eventually("the agent answers", || {
             let ended = self.child.as_mut().and_then(|child| child.try_wait().expect("a child"));
             assert_eq!(ended, None, "the agent ended at its start");
-            self.vnfctl(&["ls"]).code == 0
+            self.vnfctl(&["namespaces"]).code == 0
         });
     }
 

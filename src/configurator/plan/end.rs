@@ -4,7 +4,7 @@ use super::verdict::Ready;
 use super::{Action, Planner, StepId, Target, Verdict, Waiting};
 use crate::model::interface::MTU_MIN_IPV6;
 use crate::model::owner::ADDRESS_PROTO;
-use crate::model::{InterfaceAddress, LinkId, MarkKind, ObservedAddress, ObservedLink, Reason};
+use crate::model::{InterfaceAddress, LinkId, MarkKind, ObservedAddress, ObservedLink, OperState, Reason};
 use crate::model::{LinkChange, NewAddress, RestoredAddress};
 
 impl<'a> Planner<'a> {
@@ -40,7 +40,7 @@ impl<'a> Planner<'a> {
         let verdict = match refused {
             Some(verdict) => verdict,
             None if self.plan.steps.len() > before => Verdict::InWork(Some(id)),
-            None => unfinished(end, link).unwrap_or(Verdict::Settled(id)),
+            None => unfinished(end, link).or_else(|| self.without_carrier(end, other, id)).unwrap_or(Verdict::Settled(id)),
         };
         self.say(key, verdict);
     }
@@ -90,6 +90,16 @@ impl<'a> Planner<'a> {
             }
         }
         self.restore_others(end, link, &removed, target, &subject);
+    }
+
+    /// Both ends are up, but the kernel does not pass packets yet: it does so when its link watch has run, at the latest a second later.
+    fn without_carrier(&self, end: Ready<'a>, other: Ready<'a>, id: LinkId) -> Option<Verdict> {
+        let observed = self.world.observed;
+        let mine = &observed.get(id)?.link;
+        let (_, theirs) = observed.named(&other.wish.key).find(|(peer, _)| observed.are_pair(id, *peer))?;
+        let down = matches!(mine.oper, OperState::Down | OperState::LowerLayerDown);
+        let waits = down && mine.admin_up && theirs.link.admin_up && end.wish.key != other.wish.key;
+        waits.then(|| Verdict::Finishing("both ends are up, but the link has no carrier yet".to_owned()))
     }
 
     /// Puts back what others added, where the removal of a first address drags it along.
@@ -143,8 +153,11 @@ fn describe(change: &LinkChange, link: &ObservedLink) -> Vec<String> {
         change.mac.map(|mac| format!("hardware address {}, wished {mac}", link.mac.map_or_else(|| "none".to_owned(), |m| m.to_string()))),
         change.mtu.map(|mtu| format!("mtu {}, wished {mtu}", link.mtu)),
         change.up.map(|up| format!("{}, wished {}", word(link.admin_up), word(up))),
-        change.group.map(|_| "our group is not on it".to_owned()),
-        change.alias.as_ref().map(|_| "our alias is not on it".to_owned()),
+        change.group.map(|group| format!("group {:#x}, ours is {group:#x}", link.group)),
+        change
+            .alias
+            .as_ref()
+            .map(|alias| format!("alias `{}`, ours is `{alias}`", link.alias.as_deref().unwrap_or_default().escape_debug())),
     ];
     texts.into_iter().flatten().collect()
 }
