@@ -11,7 +11,7 @@ use super::plan::LEFTOVERS;
 use super::{Configurator, Now, VERIFY_EVERY};
 use crate::linux::{KernelError, LinkEvent};
 use crate::model::owner::Mark;
-use crate::model::{HostIfName, LinkId, NetnsId};
+use crate::model::{HostIfName, LinkId, NetnsId, ObservedLink};
 use crate::namespace::{NetnsEvent, NetnsHandle};
 
 /// Shortest time between two full readings that lost events cause.
@@ -131,10 +131,7 @@ impl Configurator {
         match event {
             LinkEvent::Link(netns, link) => {
                 let id = LinkId { netns, ifindex: link.ifindex };
-                let known = self.observed.get(id).is_some_and(|seen| {
-                    let addresses = seen.link.addresses.clone();
-                    crate::model::ObservedLink { addresses, ..*link } == seen.link
-                });
+                let known = self.observed.get(id).is_some_and(|seen| says_nothing_new(&seen.link, *link));
                 if !known && self.observed.knows(netns) {
                     self.todo.links.insert(id);
                 }
@@ -173,6 +170,10 @@ impl Configurator {
             }
             LinkEvent::ReapFailed(id, error) => {
                 self.observed.note_reap_failed(id);
+                let logical = self.observed.get(id).and_then(|seen| seen.logical()).map(|(_, name)| Key::from(name.as_str()));
+                if let Some(key) = logical {
+                    self.retries.failed(&key, now.instant);
+                }
                 let (attempt, _) = self.retries.failed(&Key::from(LEFTOVERS), now.instant);
                 if attempt == 1 {
                     tracing::warn!(error = %error, "a link could not be removed; trying again");
@@ -196,8 +197,18 @@ impl Configurator {
                 }
             }
         }
+        let mut acquainted = false;
         for netns in std::mem::take(&mut self.todo.netns) {
+            let new = !self.observed.knows(netns);
             self.read_netns(netns, now);
+            acquainted |= new && self.observed.knows(netns);
+        }
+        if acquainted {
+            // Other ends that could not be placed before may be in there.
+            let peerless: Vec<LinkId> = self.observed.with_unknown_peer().collect();
+            for link in peerless {
+                self.read_link(link, now);
+            }
         }
     }
 
@@ -291,6 +302,15 @@ impl Configurator {
         }
         self.parts.kernel.close_idle();
     }
+}
+
+/// A notification carries neither addresses nor the other end's identity: those are taken as known.
+fn says_nothing_new(known: &ObservedLink, told: ObservedLink) -> bool {
+    let peer = match (known.peer, told.peer) {
+        (Some(known), Some(told)) if known.ifindex == told.ifindex && known.nsid == told.nsid => Some(known),
+        (_, told) => told,
+    };
+    *known == ObservedLink { addresses: known.addresses.clone(), peer, ..told }
 }
 
 /// A duration give or take a fifth, so that periodic work of many objects and hosts spreads.

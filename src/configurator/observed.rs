@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::linux::NetnsReading;
 use crate::model::owner::Mark;
-use crate::model::{IfIndex, InterfaceName, LinkId, MarkKind, NetnsId, ObservedLink, Owner};
+use crate::model::{IfIndex, InterfaceName, LinkId, MarkKind, NetnsId, ObservedLink, Owner, PeerLink};
 
 /// A link with the meaning of its marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,7 @@ pub struct Observed {
     doomed: BTreeSet<LinkId>,
     reaping: BTreeSet<LinkId>,
     leaving: HashMap<InterfaceName, BTreeSet<LinkId>>,
+    peerless: BTreeSet<LinkId>,
     /// Names that aliases have no room for, by what stands there instead.
     long_names: HashMap<InterfaceName, InterfaceName>,
 }
@@ -58,6 +59,7 @@ impl Observed {
             doomed: BTreeSet::new(),
             reaping: BTreeSet::new(),
             leaving: HashMap::new(),
+            peerless: BTreeSet::new(),
             long_names: HashMap::new(),
         }
     }
@@ -98,6 +100,7 @@ impl Observed {
                 }
             }
             self.unfile(id, &seen.mark);
+            self.peerless.remove(&id);
         }
         if let Some(link) = link {
             let mark = self.whole_name(self.owner.mark(&link));
@@ -106,6 +109,9 @@ impl Observed {
                 space.names.insert(name.into(), id.ifindex);
             }
             self.file(id, &mark);
+            if link.peer.is_some_and(|peer| peer.nsid.is_some() && peer.netns.is_none()) {
+                self.peerless.insert(id);
+            }
             if let Some(space) = self.spaces.get_mut(&id.netns) {
                 space.links.insert(id.ifindex, Seen { link, mark });
             }
@@ -206,6 +212,7 @@ impl Observed {
             let id = LinkId { netns, ifindex };
             self.unfile(id, &seen.mark);
             self.reaping.remove(&id);
+            self.peerless.remove(&id);
             changes.push(Changed { id, before: Some(seen) });
         }
         changes
@@ -273,12 +280,16 @@ impl Observed {
     pub fn are_pair(&self, a: LinkId, b: LinkId) -> bool {
         let (Some(x), Some(y)) = (self.get(a), self.get(b)) else { return false };
         let (Some(to_y), Some(to_x)) = (x.link.peer, y.link.peer) else { return false };
-        let same_netns = a.netns == b.netns;
-        a != b
-            && to_y.ifindex == b.ifindex
-            && to_x.ifindex == a.ifindex
-            && to_y.nsid.is_none() == same_netns
-            && to_x.nsid.is_none() == same_netns
+        let leads_to = |peer: PeerLink, from: LinkId, to: LinkId| {
+            let netns = if peer.nsid.is_none() { Some(from.netns) } else { peer.netns };
+            peer.ifindex == to.ifindex && netns == Some(to.netns)
+        };
+        a != b && leads_to(to_y, a, b) && leads_to(to_x, b, a)
+    }
+
+    /// Veth ends whose other end was in a namespace unknown at the time of the reading.
+    pub fn with_unknown_peer(&self) -> impl Iterator<Item = LinkId> {
+        self.peerless.iter().copied()
     }
 }
 

@@ -157,6 +157,9 @@ impl Configurator {
         let failed = work.failures.contains_key(key) || work.adrift.contains(key);
         if failed {
             self.retries.failed(key, now.instant);
+        } else if self.observed.stands(key) {
+            // An event will tell when it is gone; should it be lost, this looks again.
+            self.retries.unfinished(key, now.instant);
         } else {
             self.retries.well(key);
         }

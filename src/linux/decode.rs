@@ -68,6 +68,7 @@ const IFAPROT_KERNEL_LL: u8 = 3;
 const RT_SCOPE_LINK: u8 = 253;
 
 const NETNSA_NSID: u16 = 1;
+const NETNSA_CURRENT_NSID: u16 = 5;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NETLINK_HEADER: usize = 16;
 const ATTRIBUTE_HEADER: usize = 4;
@@ -99,7 +100,7 @@ pub(super) fn link(payload: &[u8]) -> Option<ObservedLink> {
         }
     }
     if link.kind == LinkKind::Veth {
-        link.peer = peer.map(|ifindex| PeerLink { ifindex, nsid });
+        link.peer = peer.map(|ifindex| PeerLink { ifindex, nsid, netns: None });
     }
     Some(link)
 }
@@ -156,6 +157,13 @@ fn kernel_made(ip: IpAddr, proto: u8, scope: u8) -> bool {
 pub(super) fn nsid(payload: &[u8]) -> Option<i32> {
     let attributes = payload.get(NSID_HEADER..)?;
     i32_at(attribute(attributes, NETNSA_NSID)?, 0).filter(|id| *id >= 0)
+}
+
+/// From a listing of another namespace's ids: the id there, and the id of the same namespace as seen from here, if it has one.
+pub(super) fn nsid_pair(payload: &[u8]) -> Option<(i32, i32)> {
+    let attributes = payload.get(NSID_HEADER..)?;
+    let id = |kind| i32_at(attribute(attributes, kind)?, 0).filter(|id| *id >= 0);
+    Some((id(NETNSA_NSID)?, id(NETNSA_CURRENT_NSID)?))
 }
 
 /// The code at the start of an acknowledgement: zero or a negative errno.

@@ -145,6 +145,18 @@ pub(super) fn probe_nsid(nsid: i32) -> Request {
     Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
 }
 
+/// Asks for the id of a namespace as seen from the one that has the id `from` here.
+pub(super) fn get_nsid_from(netns: BorrowedFd<'_>, from: i32) -> Request {
+    let message = nsid_message(vec![fd_attribute(netns), NsidAttribute::TargetNsid(from)]);
+    Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
+}
+
+/// Lists the ids that the namespace with the id `from` here knows.
+pub(super) fn list_nsids(from: i32) -> Request {
+    let message = nsid_message(vec![NsidAttribute::TargetNsid(from)]);
+    Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
+}
+
 fn nsid_message(attributes: Vec<NsidAttribute>) -> NsidMessage {
     let mut message = NsidMessage::default();
     message.attributes = attributes;

@@ -212,6 +212,13 @@ fn is_attached(op: &KernelOp, attached: &BTreeSet<NetnsId>) -> bool {
 }
 
 impl FakeKernel {
+    /// Where a peer is can be told of attached namespaces only.
+    fn hide_strangers<'a>(&self, links: impl IntoIterator<Item = &'a mut ObservedLink>) {
+        for peer in links.into_iter().filter_map(|link| link.peer.as_mut()) {
+            peer.netns = peer.netns.filter(|netns| self.attached.contains(netns));
+        }
+    }
+
     /// Reads by `act`, counted, in a namespace that must be attached.
     fn reading<T>(&self, netns: NetnsId, what: &str, act: impl FnOnce(&mut State) -> Result<T, Refusal>) -> Result<T, KernelError> {
         let attempted = format!("read {what} namespace {netns}");
@@ -238,18 +245,22 @@ impl Kernel for FakeKernel {
 
     fn read_netns(&mut self, netns: NetnsId) -> Result<NetnsReading, KernelError> {
         self.world.let_others_act(OpKind::ReadNetns);
-        self.reading(netns, "all of", |state| state.read(netns))
+        let mut reading = self.reading(netns, "all of", |state| state.read(netns))?;
+        self.hide_strangers(&mut reading.links);
+        Ok(reading)
     }
 
     fn read_link(&mut self, link: LinkId) -> Result<Option<ObservedLink>, KernelError> {
         self.world.let_others_act(OpKind::ReadLink);
-        self.reading(link.netns, &format!("link {} of", link.ifindex), |state| {
+        let mut found = self.reading(link.netns, &format!("link {} of", link.ifindex), |state| {
             if let Some(fault) = state.faults.due(OpKind::ReadLink) {
                 return state::refuse(fault.errno());
             }
             state.living(link.netns)?;
             Ok(state.observe(link))
-        })
+        })?;
+        self.hide_strangers(&mut found);
+        Ok(found)
     }
 
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>> {

@@ -155,12 +155,18 @@ impl Kernel for LinuxKernel {
     }
 
     fn read_netns(&mut self, netns: NetnsId) -> Result<NetnsReading, KernelError> {
-        let reading = self.sockets.get(netns).and_then(read::netns);
+        let reading = self.sockets.get(netns).and_then(read::netns).map(|mut reading| {
+            self.sockets.find_peers(netns, &mut reading.links);
+            reading
+        });
         reading.map_err(|failure| failure.attempting(format!("read the links of namespace {}", self.sockets.inode(netns))))
     }
 
     fn read_link(&mut self, link: LinkId) -> Result<Option<ObservedLink>, KernelError> {
-        let reading = self.sockets.get(link.netns).and_then(|socket| read::link(socket, link.ifindex));
+        let reading = self.sockets.get(link.netns).and_then(|socket| read::link(socket, link.ifindex)).map(|mut found| {
+            self.sockets.find_peers(link.netns, &mut found);
+            found
+        });
         reading.map_err(|failure| failure.attempting(format!("read {}", describe::link_id(link, &self.sockets))))
     }
 

@@ -28,11 +28,13 @@ struct Inner {
     socket: Option<RouteSocket>,
     by_id: HashMap<i32, NetnsHandle>,
     ids: HashMap<NetnsId, i32>,
+    /// Ids as seen from inside of other namespaces.
+    inside: HashMap<NetnsId, HashMap<i32, NetnsId>>,
 }
 
 impl NsIds {
     pub(super) fn new(own: NetnsHandle, counters: Arc<Counters>, sink: Arc<dyn LinkSink>) -> Self {
-        let inner = Inner { own, counters, socket: None, by_id: HashMap::new(), ids: HashMap::new() };
+        let inner = Inner { own, counters, socket: None, by_id: HashMap::new(), ids: HashMap::new(), inside: HashMap::new() };
         Self { sink, inner: Mutex::new(inner) }
     }
 
@@ -52,6 +54,7 @@ impl NsIds {
         if let Some(former) = inner.by_id.insert(id, netns.clone()) {
             // The id could be given out again only because its former namespace has ended.
             inner.ids.remove(&former.id);
+            inner.forget_inside(former.id);
             self.sink.link_event(LinkEvent::NetnsGone(former.id));
         }
         Ok(())
@@ -62,9 +65,26 @@ impl NsIds {
         self.lock().by_id.get(&id).map(|netns| netns.id)
     }
 
+    /// Which namespace the id `nsid` means inside of the namespace `from`; `None` for those that we do not watch.
+    pub(super) fn seen_from(&self, from: NetnsId, nsid: i32) -> Option<NetnsId> {
+        let mut inner = self.lock();
+        if from == inner.own.id {
+            return inner.by_id.get(&nsid).map(|netns| netns.id);
+        }
+        let known = inner.inside.get(&from).and_then(|ids| ids.get(&nsid)).copied();
+        if known.is_some() {
+            return known;
+        }
+        let ids = inner.list_inside(from).unwrap_or_default();
+        let found = ids.get(&nsid).copied();
+        inner.inside.insert(from, ids);
+        found
+    }
+
     /// Forgets a namespace: its events are ignored from now on.
     pub(super) fn forget(&self, netns: NetnsId) {
         let mut inner = self.lock();
+        inner.forget_inside(netns);
         if let Some(id) = inner.ids.remove(&netns) {
             inner.by_id.remove(&id);
         }
@@ -99,6 +119,7 @@ impl NsIds {
     fn drop_id(&self, inner: &mut Inner, id: i32, event: LinkEvent) {
         if let Some(netns) = inner.by_id.remove(&id) {
             inner.ids.remove(&netns.id);
+            inner.forget_inside(netns.id);
             self.sink.link_event(event);
         }
     }
@@ -131,11 +152,44 @@ impl Inner {
         }
     }
 
+    /// What one namespace calls the others that we watch, and our own.
+    fn list_inside(&mut self, from: NetnsId) -> Result<HashMap<i32, NetnsId>, Failure> {
+        let from = *self.ids.get(&from).ok_or_else(|| Failure::new(Errno::ENOENT, "the namespace has no id yet"))?;
+        let mut pairs = Vec::new();
+        let mut socket = self.take_socket()?;
+        let listing = socket.dump(&encode::list_nsids(from), |kind, payload| {
+            if kind == decode::RTM_NEWNSID {
+                pairs.extend(decode::nsid_pair(payload));
+            }
+        });
+        let own = socket.netns_file();
+        if !socket.is_broken() {
+            self.socket = Some(socket);
+        }
+        listing?;
+        let mut ids: HashMap<i32, NetnsId> =
+            pairs.into_iter().filter_map(|(there, here)| Some((there, self.by_id.get(&here)?.id))).collect();
+        if let Some(id) = self.ask(&encode::get_nsid_from(own?.as_fd(), from))? {
+            ids.insert(id, self.own.id);
+        }
+        Ok(ids)
+    }
+
+    /// An id of a namespace that ended may mean another one soon.
+    fn forget_inside(&mut self, gone: NetnsId) {
+        self.inside.remove(&gone);
+        self.inside.values_mut().for_each(|ids| ids.retain(|_, netns| *netns != gone));
+    }
+
+    fn take_socket(&mut self) -> Result<RouteSocket, Failure> {
+        match self.socket.take() {
+            Some(socket) => Ok(socket),
+            None => RouteSocket::open(&self.own, &self.counters),
+        }
+    }
+
     fn ask(&mut self, request: &Request) -> Result<Option<i32>, Failure> {
-        let mut socket = match self.socket.take() {
-            Some(socket) => socket,
-            None => RouteSocket::open(&self.own, &self.counters)?,
-        };
+        let mut socket = self.take_socket()?;
         let mut id = None;
         let answer = socket.perform(std::slice::from_ref(request), |_, kind, payload| {
             if kind == decode::RTM_NEWNSID {

@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use crate::linux::counters::Counters;
 use crate::linux::nsids::NsIds;
 use crate::linux::socket::{Failure, RouteSocket};
-use crate::model::NetnsId;
+use crate::model::{NetnsId, ObservedLink};
 use crate::namespace::NetnsHandle;
 
 /// A socket that was not used for this long is closed.
@@ -75,6 +75,13 @@ impl Sockets {
         self.ids.learn(handle, &socket)?;
         self.make_room();
         Ok(&mut self.open.entry(netns).insert_entry(Open { socket, used: Instant::now() }).into_mut().socket)
+    }
+
+    /// Fills in where the other ends of veths are.
+    pub(super) fn find_peers<'a>(&self, netns: NetnsId, links: impl IntoIterator<Item = &'a mut ObservedLink>) {
+        for peer in links.into_iter().filter_map(|link| link.peer.as_mut()) {
+            peer.netns = peer.nsid.and_then(|nsid| self.ids.seen_from(netns, nsid));
+        }
     }
 
     /// Closes the sockets that were not used for a while.

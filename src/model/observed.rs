@@ -84,8 +84,10 @@ pub struct TunInfo {
 pub struct PeerLink {
     /// Its index in its own namespace.
     pub ifindex: IfIndex,
-    /// The id of its namespace as seen from this link's one; `None` when it is the same namespace.
+    /// The id of its namespace as seen from this link's one; `None` when it is the same namespace. Ids of different namespaces cannot be compared.
     pub nsid: Option<i32>,
+    /// Its namespace, where it is another one and known to us.
+    pub netns: Option<NetnsId>,
 }
 
 /// Operational state (RFC 2863, `IFLA_OPERSTATE`).

@@ -255,8 +255,8 @@ impl State {
     /// A link as it reads now.
     pub(super) fn observe(&mut self, id: LinkId) -> Option<ObservedLink> {
         let peer = match self.peer_of(id) {
-            Some(peer) if peer.netns == id.netns => Some(PeerLink { ifindex: peer.ifindex, nsid: None }),
-            Some(peer) => Some(PeerLink { ifindex: peer.ifindex, nsid: self.nsid(id.netns, peer.netns) }),
+            Some(peer) if peer.netns == id.netns => Some(PeerLink { ifindex: peer.ifindex, nsid: None, netns: None }),
+            Some(peer) => Some(PeerLink { ifindex: peer.ifindex, nsid: self.nsid(id.netns, peer.netns), netns: Some(peer.netns) }),
             None => None,
         };
         let oper = self.oper(id);
