@@ -60,7 +60,15 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let store = open_store(&config, &inbox, &stop)?;
     let requests = Arc::new(AgentRequests { inbox: inbox.clone(), relist: store.relist.clone() });
-    let context = api::Context::new(config.label.clone(), published, store.config.clone(), requests, store.health.clone(), stop.clone());
+    let context = api::Context::new(
+        config.label.clone(),
+        published,
+        store.config.clone(),
+        requests,
+        store.health.clone(),
+        store.publishing,
+        stop.clone(),
+    );
     let options = ApiOptions { socket: config.socket.clone(), grpc: config.grpc.clone(), http_listen: config.http_listen };
     let serving = api::serve(options, context.clone()).await?;
     let thread = task::spawn(Arc::new(Mutex::new(configurator)), inbox.clone()).context("start the configurator's thread")?;
@@ -111,6 +119,7 @@ struct OpenStore {
     health: watch::Receiver<StoreHealth>,
     relist: Arc<Notify>,
     statuses: Option<StatusHandle>,
+    publishing: watch::Receiver<Option<String>>,
 }
 
 fn open_store(config: &Config, inbox: &Arc<Inbox>, stop: &CancellationToken) -> anyhow::Result<OpenStore> {
@@ -120,12 +129,12 @@ fn open_store(config: &Config, inbox: &Arc<Inbox>, stop: &CancellationToken) -> 
     let Some(etcd) = &config.etcd else {
         let store = Arc::new(EmbeddedStore::open(&config.state_dir)?);
         tokio::spawn(store.clone().run_source(inbox.clone(), sender, relist.clone(), stop.clone()));
-        return Ok(OpenStore { config: store, health, relist, statuses: None });
+        return Ok(OpenStore { config: store, health, relist, statuses: None, publishing: watch::channel(None).1 });
     };
     let store = Arc::new(EtcdStore::new(etcd_options(etcd), config.label.key_prefix())?);
     tokio::spawn(store.clone().run_source(inbox.clone(), sender, relist.clone(), stop.clone()));
     let statuses = status_writer::spawn(store.clone());
-    Ok(OpenStore { config: store, health, relist, statuses: Some(statuses) })
+    Ok(OpenStore { config: store, health, relist, publishing: statuses.problem(), statuses: Some(statuses) })
 }
 
 fn etcd_options(etcd: &EtcdConfig) -> EtcdOptions {

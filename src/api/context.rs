@@ -36,6 +36,8 @@ pub struct Context {
     pub requests: Arc<dyn Requests>,
     /// How the store stands.
     pub store: watch::Receiver<StoreHealth>,
+    /// Why statuses cannot be published in the store at present; `None` while they can, or are not to be.
+    pub publishing: watch::Receiver<Option<String>>,
     /// Cancelled when the agent stops: whoever waits or watches is told then.
     pub stop: CancellationToken,
 }
@@ -58,11 +60,12 @@ impl Context {
         config: Arc<dyn ConfigStore>,
         requests: Arc<dyn Requests>,
         store: watch::Receiver<StoreHealth>,
+        publishing: watch::Receiver<Option<String>>,
         stop: CancellationToken,
     ) -> Arc<Self> {
         // The standard library seeds every map at random; that is all a run id needs.
         let run_id = format!("{:016x}", RandomState::new().build_hasher().finish());
-        Arc::new(Self { label, run_id, started: now(), published, config, requests, store, stop })
+        Arc::new(Self { label, run_id, started: now(), published, config, requests, store, publishing, stop })
     }
 
     /// Whether the configuration is in force and followed. Single objects do not count, nor does Docker.
@@ -131,6 +134,7 @@ impl Context {
             hold: hold.as_ref().map(convert::hold),
             interfaces: self.states().into_iter().map(|(s, count)| pb::StateCount { state: convert::state(s).into(), count }).collect(),
             namespaces: self.published.namespaces.len() as u64,
+            publishing_problem: self.publishing.borrow().clone().unwrap_or_default(),
         }
     }
 

@@ -74,6 +74,7 @@ impl Session {
         let line = |out: &Out, r: &pb::WriteResult| {
             let key = text::safe(&r.key);
             match &r.status {
+                _ if answer.revision == 0 => format!("{key}: was not there\n"),
                 _ if !wait.wait => format!("{key}: revision {}\n", answer.revision),
                 Some(status) => format!("{key}: {}\n", render::state_line(out, status)),
                 None if deletes.is_empty() => format!("{key}: revision {}\n", answer.revision),

@@ -89,6 +89,9 @@ fn agent(out: &Out, a: &pb::AgentStatus, now: i64) -> String {
         lines.add("store", &format!("{} {live}, revision {} (applied {}){heard}", store.kind, store.revision, a.applied_revision));
         lines.add("", &store.message);
     }
+    if !a.publishing_problem.is_empty() {
+        lines.add("publishing", &a.publishing_problem);
+    }
     if let Some(hold) = &a.hold {
         lines.add("hold", &format!("for {}: {}", age(hold.since.as_ref(), now), hold.why));
         lines.add("kept", &hold.kept.join(", "));

@@ -124,8 +124,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// Reads and writes for `ConfigService`: what is written comes back through the source, which is the only way in. Keys are relative to
 /// the agent's prefix.
 pub trait ConfigStore: Send + Sync + 'static {
-    /// Performs all writes at one revision and returns it; nothing happens when one is refused. With deletes of absent keys only,
-    /// the revision is the present one.
+    /// Performs all writes at one revision and returns it; nothing happens when one is refused. Deletes of absent keys alone change nothing:
+    /// then it returns 0, a revision that no source will ever tell of.
     fn write(&self, writes: Vec<Write>) -> StoreFuture<'_, i64>;
     /// The value of a key.
     fn get(&self, key: &str) -> StoreFuture<'_, Option<Versioned>>;

@@ -111,7 +111,8 @@ pub fn parts(
 ) -> (watch::Sender<StoreHealth>, Arc<Context>) {
     let (health, receiver) = watch::channel(healthy(kind));
     let label = AgentLabel::new("vpp1").unwrap();
-    let context = Context::new(label, published.clone(), store.clone(), requests.clone(), receiver, CancellationToken::new());
+    let context =
+        Context::new(label, published.clone(), store.clone(), requests.clone(), receiver, watch::channel(None).1, CancellationToken::new());
     (health, context)
 }
 

@@ -39,7 +39,11 @@ pub async fn settle(context: &Context, revision: i64, touched: &[Touched], timeo
     let deadline = Instant::now() + timeout;
     let mut applied = context.published.applied_revision.subscribe();
     let mut statuses = context.published.statuses.subscribe();
-    let mut open: Vec<&Touched> = touched.iter().collect();
+    // What is no interface has no status: nothing of it is to be waited for. Neither is what changed nothing (revision 0).
+    let mut open: Vec<&Touched> = touched.iter().filter(|t| t.key.starts_with(INTERFACE_CONFIG_PREFIX)).collect();
+    if open.is_empty() || revision == 0 {
+        return Ok(());
+    }
     loop {
         // Marked as seen before looking, so that a change during the look wakes at once.
         let applied_now = *applied.borrow_and_update();
@@ -66,8 +70,7 @@ pub async fn settle(context: &Context, revision: i64, touched: &[Touched], timeo
 /// that counts from lower numbers.
 fn is_settled(context: &Context, answers: RangeInclusive<i64>, touched: &Touched) -> bool {
     let Some(status) = status_of(context, &touched.key) else {
-        // What is no interface has no status here: that it was worked on is all there is to know.
-        return touched.deleted || !touched.key.starts_with(INTERFACE_CONFIG_PREFIX);
+        return touched.deleted;
     };
     let tried = status.state != State::Retrying || status.attempt > 0;
     answers.contains(&status.revision) && (touched.deleted || tried)

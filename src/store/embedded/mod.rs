@@ -140,10 +140,11 @@ impl ConfigStore for EmbeddedStore {
             let mut file = inner.file.lock().unwrap_or_else(PoisonError::into_inner);
             let change = file.write(writes)?;
             let revision = change.revision;
-            if !change.events.is_empty() {
-                // Nobody listens: fine, the next listing tells it.
-                let _ = inner.feed.send(Arc::new(change));
+            if change.events.is_empty() {
+                return Ok(0);
             }
+            // Nobody listens: fine, the next listing tells it.
+            let _ = inner.feed.send(Arc::new(change));
             Ok(revision)
         }))
     }

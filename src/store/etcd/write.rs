@@ -1,7 +1,7 @@
 //! Writes, single reads and leases below the agent's prefix.
 
-use etcd_client::proto::{PbKeyValue, PbTxnResponse};
-use etcd_client::{PutOptions, Txn, TxnOp};
+use etcd_client::proto::PbKeyValue;
+use etcd_client::{PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
 use super::EtcdStore;
 use super::core::relative;
@@ -18,9 +18,9 @@ impl EtcdStore {
         format!("{}{relative}", self.access.prefix).into_bytes()
     }
 
-    async fn transact(&self, attempted: &str, operations: Vec<TxnOp>) -> Result<PbTxnResponse, Failure> {
+    async fn transact(&self, attempted: &str, operations: Vec<TxnOp>) -> Result<TxnResponse, Failure> {
         let call = |client: etcd_client::Client| async move { client.kv_client().txn(Txn::new().and_then(operations)).await };
-        self.link.call(attempted, call).await.map(|answer| answer.0)
+        self.link.call(attempted, call).await
     }
 
     async fn read(&self, key: &str) -> Result<Option<Versioned>, Failure> {
@@ -72,7 +72,11 @@ impl ConfigStore for EtcdStore {
             });
             let operations = operations.collect();
             let answer = self.transact(&attempted, operations).await?;
-            Ok(answer.header.map_or(0, |header| header.revision))
+            let changed = answer.op_responses().iter().any(|one| match one {
+                TxnOpResponse::Delete(gone) => gone.deleted() > 0,
+                TxnOpResponse::Put(_) | TxnOpResponse::Get(_) | TxnOpResponse::Txn(_) => true,
+            });
+            Ok(answer.header().filter(|_| changed).map_or(0, |header| header.revision()))
         })
     }
 
