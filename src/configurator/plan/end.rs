@@ -1,6 +1,6 @@
 //! One end that stands: which of its settings differ from the wish, and the steps that correct them in place.
 
-use super::verdict::Ready;
+use super::verdict::{Ready, one_name_each};
 use super::{Action, Planner, StepId, Target, Verdict, Waiting};
 use crate::model::interface::MTU_MIN_IPV6;
 use crate::model::owner::ADDRESS_PROTO;
@@ -14,7 +14,9 @@ impl<'a> Planner<'a> {
         let link = &seen.link;
         let key = &end.wish.key;
         let (mut change, mut after, mut refused) = (self.changes(end, link), Vec::new(), None);
-        if *link.name != *end.spec.host_if_name.as_str() {
+        if let Err(verdict) = one_name_each(end, other) {
+            refused = Some(verdict);
+        } else if *link.name != *end.spec.host_if_name.as_str() {
             match self.rename(end, other, id) {
                 Ok(steps) => {
                     change.name = Some(end.spec.host_if_name.clone());

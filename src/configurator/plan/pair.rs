@@ -44,13 +44,13 @@ impl<'a> Planner<'a> {
             self.settle_end(b, a, link_b, adopted);
             return;
         }
+        // What is left of an earlier form of this pair must go before its names are free, and also where the pair cannot be made: nobody wishes it.
+        self.remove_links_of(&a.wish.key);
+        self.remove_links_of(&b.wish.key);
         let (refused_a, refused_b) = (self.name_is_its(a, b).err(), self.name_is_its(b, a).err());
         if refused_a.is_some() || refused_b.is_some() {
             return self.say_both(a, b, refused_a, refused_b);
         }
-        // What is left of an earlier form of this pair must go before its names are free.
-        self.remove_links_of(&a.wish.key);
-        self.remove_links_of(&b.wish.key);
         let blocked = |planner: &Self, end: Ready<'a>| planner.occupied(end, None);
         match (blocked(self, a), blocked(self, b)) {
             (Ok(after_a), Ok(after_b)) => self.create(a, b, after_a.into_iter().chain(after_b).collect()),

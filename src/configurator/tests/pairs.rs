@@ -116,6 +116,34 @@ fn both_ends_under_one_name_in_one_namespace() {
 }
 
 #[test]
+fn both_ends_come_to_want_one_name() {
+    let mut bench = Bench::new();
+    let host = |name: &str| format!(r#","host_if_name":"{name}""#);
+    bench.put(&[("v1", &veth("v1", "v2", "red", &host("eth1"))), ("v2", &veth("v2", "v1", "red", &host("eth2")))]);
+    let digest = bench.digest();
+    bench.put(&[("v2", &veth("v2", "v1", "red", &host("eth1")))]);
+    assert_eq!(bench.state("v1"), "FAILED NAME_CONFLICT");
+    assert_eq!(bench.state("v2"), "FAILED NAME_CONFLICT");
+    assert_eq!(bench.digest(), digest, "what stands under other names stays");
+    bench.put(&[("v2", &veth("v2", "v1", "red", &host("eth3")))]);
+    assert_eq!(bench.state("v1"), "CONFIGURED");
+    assert_eq!(bench.status("v2").host_if_name, "eth3");
+}
+
+#[test]
+fn a_pair_leaves_a_namespace_also_where_its_name_is_taken_in_the_next() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    let host = r#","host_if_name":"veth1""#;
+    bench.put(&[("n1", &veth("n1", "n2", "own", host)), ("n2", &veth("n2", "n1", "blue", ""))]);
+    bench.put(&[("veth1", &veth("veth1", "veth2", "own", ""))]);
+    assert_eq!(bench.state("veth1"), "FAILED NAME_CONFLICT");
+    assert!(bench.world.link(bench.ns("red"), "veth1").is_none(), "nobody wishes it there any more");
+    bench.del("n1");
+    assert_eq!(bench.state("veth1"), "CONFIGURED");
+}
+
+#[test]
 fn peers_that_do_not_answer() {
     let mut bench = Bench::new();
     bench.put(&[("a", &veth("a", "b", "red", "")), ("b", &veth("b", "c", "blue", "")), ("c", &veth("c", "b", "red", ""))]);
