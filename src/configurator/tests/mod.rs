@@ -2,5 +2,7 @@
 
 mod bench;
 mod drift;
+mod oracle;
 mod pairs;
+mod properties;
 mod removal;
