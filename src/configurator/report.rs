@@ -117,15 +117,20 @@ impl Configurator {
     }
 
     fn tell_index(&self, key: &Key, verdict: &Verdict, index: &mut Vec<(Arc<str>, Option<IndexEntry>)>) {
+        let before = self.parts.published.index.get(key);
         let entry = match verdict {
             Verdict::Settled(id) => self.index_entry(key, *id),
-            _ if self.observed.named(key).next().is_some() => return,
-            _ => None,
+            // Not as wished (any more), but it may stand all the same.
+            _ => before.as_deref().and_then(|before| self.still_stands(key, before)),
         };
-        let before = self.parts.published.index.get(key);
         if before.as_deref() != entry.as_ref() {
             index.push((key.clone(), entry));
         }
+    }
+
+    fn still_stands(&self, key: &Key, before: &IndexEntry) -> Option<IndexEntry> {
+        let (_, seen) = self.observed.named(key).find(|(id, _)| *id == before.link)?;
+        Some(IndexEntry { host_if_name: seen.link.name.clone(), ..before.clone() })
     }
 
     fn index_entry(&self, key: &Key, link: LinkId) -> Option<IndexEntry> {
