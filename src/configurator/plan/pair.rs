@@ -2,7 +2,7 @@
 
 use super::names::Blocked;
 use super::verdict::{Ready, Standing};
-use super::{Action, End, Planner, Target, Verdict, Waiting};
+use super::{Action, End, Planner, StepId, Target, Verdict, Waiting};
 use crate::configurator::desired::Key;
 use crate::model::owner::{ADDRESS_PROTO, Mark};
 use crate::model::{LinkChange, NewAddress, NewLink};
@@ -47,15 +47,16 @@ impl<'a> Planner<'a> {
         // What is left of an earlier form of this pair must go before its names are free, and also where the pair cannot be made: nobody wishes it.
         self.remove_links_of(&a.wish.key);
         self.remove_links_of(&b.wish.key);
-        let (refused_a, refused_b) = (self.name_is_its(a, b).err(), self.name_is_its(b, a).err());
-        if refused_a.is_some() || refused_b.is_some() {
-            return self.say_both(a, b, refused_a, refused_b);
-        }
-        let blocked = |planner: &Self, end: Ready<'a>| planner.occupied(end, None);
-        match (blocked(self, a), blocked(self, b)) {
+        match (self.may_have_name(a, b), self.may_have_name(b, a)) {
             (Ok(after_a), Ok(after_b)) => self.create(a, b, after_a.into_iter().chain(after_b).collect()),
-            (one, other) => self.say_both(a, b, one.err().map(Blocked::verdict), other.err().map(Blocked::verdict)),
+            (one, other) => self.say_both(a, b, one.err(), other.err()),
         }
+    }
+
+    /// Whether an end of a new pair may have its name, by right and in fact, and after which steps.
+    fn may_have_name(&self, end: Ready<'a>, other: Ready<'a>) -> Result<Vec<StepId>, Verdict> {
+        self.name_is_its(end, other)?;
+        self.occupied(end, None).map_err(Blocked::verdict)
     }
 
     /// Says why a pair cannot be: an end without a trouble of its own shares the other one's.

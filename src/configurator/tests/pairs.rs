@@ -131,6 +131,17 @@ fn both_ends_come_to_want_one_name() {
 }
 
 #[test]
+fn each_end_says_its_own_trouble() {
+    let mut bench = Bench::new();
+    let host = r#","host_if_name":"x""#;
+    bench.put(&[("n1", &veth("n1", "n2", "red", host))]);
+    bench.world.add_link(bench.ns("blue"), crate::model::LinkKind::Other("bridge".into()), "veth2").unwrap();
+    bench.put(&[("veth1", &veth("veth1", "veth2", "red", host)), ("veth2", &veth("veth2", "veth1", "blue", ""))]);
+    assert_eq!(bench.state("veth1"), "FAILED NAME_CONFLICT");
+    assert_eq!(bench.state("veth2"), "FAILED FOREIGN_LINK");
+}
+
+#[test]
 fn a_pair_leaves_a_namespace_also_where_its_name_is_taken_in_the_next() {
     let mut bench = Bench::new();
     the_pair(&mut bench);
