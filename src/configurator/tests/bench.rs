@@ -161,7 +161,7 @@ impl Bench {
         self.run();
     }
 
-    fn boot_up(&mut self) {
+    pub(super) fn boot_up(&mut self) {
         for (name, id) in &self.names {
             self.inbox.netns_event(NetnsEvent::Found { netns: self.world.handle(*id), reference: name.clone() });
         }

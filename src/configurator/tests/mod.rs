@@ -4,5 +4,6 @@ mod bench;
 mod drift;
 mod oracle;
 mod pairs;
+mod plans;
 mod properties;
 mod removal;
