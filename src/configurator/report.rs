@@ -23,6 +23,7 @@ impl Configurator {
         let mut statuses: Vec<(Arc<str>, Option<InterfaceStatus>)> = Vec::new();
         let mut index: Vec<(Arc<str>, Option<IndexEntry>)> = Vec::new();
         let verdicts = std::mem::take(&mut work.verdicts);
+        self.share_failures(&verdicts, &mut work);
         for (key, verdict) in verdicts {
             if self.desired.get(&key).is_none() {
                 continue;
@@ -40,6 +41,17 @@ impl Configurator {
         self.parts.published.index.publish(index);
         self.parts.published.statuses.publish(statuses);
         self.record(work, now, clock);
+    }
+
+    /// A pair is removed for one of its keys; that this was refused concerns the other end just as much.
+    fn share_failures(&self, verdicts: &BTreeMap<Key, Verdict>, work: &mut Work) {
+        for (key, _) in verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Finishing(_))) {
+            let peer = self.desired.get(key).and_then(|wish| wish.peer());
+            let failure = peer.and_then(|peer| work.failures.get(peer)).cloned();
+            if let Some(failure) = failure {
+                work.failures.entry(key.clone()).or_insert(failure);
+            }
+        }
     }
 
     /// Keeps the books on failures and fights; returns what to say of an object that is not as wished.

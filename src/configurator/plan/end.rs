@@ -31,14 +31,17 @@ impl<'a> Planner<'a> {
         let before = self.plan.steps.len();
         let subject = self.subject(key, end.netns);
         if change != LinkChange::default() {
-            self.push(key, &subject, Action::SetLink(Target::Existing(id), change.clone()), after);
+            let step = self.push(key, &subject, Action::SetLink(Target::Existing(id), change.clone()), after.clone());
+            if change.name.is_some() {
+                self.vacated.entry(id).or_insert(step);
+            }
         }
         if end.spec.has_ipv6() && link.ipv6_disabled {
             self.differs(key, "IPv6 is switched off".to_owned());
             let name = change.name.as_ref().map_or(&*link.name, |name| name.as_str());
-            self.push(key, &subject, Action::EnableIpv6(Target::Existing(id), name.into()), Vec::new());
+            self.push(key, &subject, Action::EnableIpv6(Target::Existing(id), name.into()), after.clone());
         }
-        self.settle_addresses(end, id, &change, adopted);
+        self.settle_addresses(end, id, &change, adopted, &after);
         let verdict = match refused {
             Some(verdict) => verdict,
             None if self.plan.steps.len() > before => Verdict::InWork(Some(id)),
@@ -67,14 +70,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn settle_addresses(&mut self, end: Ready<'a>, id: LinkId, change: &LinkChange, adopted: bool) {
+    /// `after` is what the change itself waits for: an address must not come before the MTU or the name that it needs.
+    fn settle_addresses(&mut self, end: Ready<'a>, id: LinkId, change: &LinkChange, adopted: bool, after: &[StepId]) {
         let Some(seen) = self.world.observed.get(id) else { return };
         let (link, key) = (&seen.link, &end.wish.key);
         let (subject, target) = (self.subject(key, end.netns), Target::Existing(id));
         let removed: Vec<&ObservedAddress> = link.addresses.iter().filter(|have| self.is_surplus(end, have)).collect();
         for have in &removed {
             self.differs(key, format!("address {} is not wished any more", have.address));
-            self.push(key, &subject, Action::RemoveAddress(target, have.address), Vec::new());
+            self.push(key, &subject, Action::RemoveAddress(target, have.address), after.to_vec());
         }
         // Taking the link down or its MTU below IPv6's minimum drops IPv6 addresses; what was there must be put back.
         let drops_ipv6 = change.up == Some(false) || (change.mtu.is_some() && link.mtu < MTU_MIN_IPV6);
@@ -88,14 +92,15 @@ impl<'a> Planner<'a> {
             if have.is_none() || unclaimed || dragged || (drops_ipv6 && address.is_ipv6()) {
                 let nodad = address.is_ipv6() && !self.world.settings.ipv6_dad;
                 let new = NewAddress { address: *address, proto: ADDRESS_PROTO, nodad, restore: None };
-                self.push(key, &subject, Action::AddAddress(target, new), Vec::new());
+                self.push(key, &subject, Action::AddAddress(target, new), after.to_vec());
             }
         }
-        self.restore_others(end, link, &removed, target, &subject);
+        self.restore_others(end, link, &removed, &subject, after);
     }
 
     /// Puts back what others added, where the removal of a first address drags it along.
-    fn restore_others(&mut self, end: Ready<'a>, link: &ObservedLink, removed: &[&ObservedAddress], target: Target, subject: &str) {
+    fn restore_others(&mut self, end: Ready<'a>, link: &ObservedLink, removed: &[&ObservedAddress], subject: &str, after: &[StepId]) {
+        let target = Target::Existing(LinkId { netns: end.netns, ifindex: link.ifindex });
         for have in &link.addresses {
             let wished = end.spec.addresses.contains(&have.address);
             if wished || !goes_with(have, removed) || removed.iter().any(|gone| gone.address == have.address) {
@@ -103,7 +108,7 @@ impl<'a> Planner<'a> {
             }
             let restore = RestoredAddress { scope: have.scope, broadcast: have.broadcast, label: have.label.clone() };
             let new = NewAddress { address: have.address, proto: have.proto, nodad: false, restore: Some(restore) };
-            self.push(&end.wish.key, subject, Action::AddAddress(target, new), Vec::new());
+            self.push(&end.wish.key, subject, Action::AddAddress(target, new), after.to_vec());
         }
     }
 

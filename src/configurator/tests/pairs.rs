@@ -105,6 +105,34 @@ fn names_are_swapped_and_passed_on() {
 }
 
 #[test]
+fn a_swap_takes_one_detour_and_fails_at_nothing() {
+    let mut bench = Bench::new();
+    let closed = crate::linux::fake::NetnsSettings { ipv6_disabled: true, ..Default::default() };
+    bench.world.set_settings(bench.ns("red"), closed).unwrap();
+    let host = |name: &str, more: &str| format!(r#","host_if_name":"{name}"{more}"#);
+    bench.put(&[("a1", &veth("a1", "a2", "red", &host("x", r#","mtu":1000"#))), ("a2", &veth("a2", "a1", "blue", ""))]);
+    bench.put(&[("b1", &veth("b1", "b2", "red", &host("y", ""))), ("b2", &veth("b2", "b1", "blue", ""))]);
+    let writes = bench.writes();
+    let more = r#","ip_addresses":["fd00::1/64"]"#;
+    bench.put(&[("a1", &veth("a1", "a2", "red", &host("y", more))), ("b1", &veth("b1", "b2", "red", &host("x", "")))]);
+    assert_eq!((bench.state("a1"), bench.state("b1")), ("CONFIGURED".into(), "CONFIGURED".into()));
+    let failed = bench.published.counters.steps_failed.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(failed, 0, "{:#?}", bench.published.history(1));
+    // One aside, two names, IPv6 switched on, the address.
+    assert_eq!(bench.writes() - writes, 5, "{:#?}", bench.published.history(1));
+}
+
+#[test]
+fn a_refused_removal_is_told_of_both_ends() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    bench.world.fail_always(crate::linux::fake::OpKind::DeleteLink, nix::errno::Errno::EPERM);
+    bench.put(&[("veth1", &veth("veth1", "veth2", "own", ""))]);
+    assert_eq!(bench.state("veth1"), "RETRYING KERNEL_REFUSED", "{}", bench.status("veth1").message);
+    assert_eq!(bench.state("veth2"), "RETRYING KERNEL_REFUSED", "{}", bench.status("veth2").message);
+}
+
+#[test]
 fn both_ends_under_one_name_in_one_namespace() {
     let mut bench = Bench::new();
     let host = r#","host_if_name":"eth1""#;
