@@ -7,3 +7,4 @@ mod pairs;
 mod plans;
 mod properties;
 mod removal;
+mod states;
