@@ -69,7 +69,7 @@ impl<'a> Planner<'a> {
 
     /// Whether a link goes in this plan, by itself or with its other end.
     fn leaves(&self, id: LinkId) -> bool {
-        self.doomed.iter().any(|doomed| *doomed == id || self.world.observed.are_pair(id, *doomed))
+        self.doomed.iter().any(|doomed| *doomed == id || self.goes_along(id, *doomed))
     }
 
     /// The steps after which a link of ours can get the wished name.

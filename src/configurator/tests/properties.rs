@@ -248,7 +248,7 @@ impl Life {
         let bench = &mut self.bench;
         bench.settle();
         let found = faults(bench, &self.wants);
-        assert!(found.is_empty(), "{found:#?}\nstates {:?}\n{}", bench.states(), bench.digest());
+        assert!(found.is_empty(), "{found:#?}\nstates {:?}\n{}\nlast {:#?}", bench.states(), bench.digest(), bench.published.history(4));
         let (writes, digest, states) = (bench.writes(), bench.digest(), bench.states());
         bench.resync(false);
         assert_eq!(bench.writes(), writes, "after resync: {:?}", bench.world.take_log().last());
