@@ -330,7 +330,7 @@ impl Bench {
         id
     }
 
-    fn sync_names(&mut self) {
+    pub(super) fn sync_names(&mut self) {
         self.tracker.host.lock().unwrap().names = self.names.clone();
         self.tracker.recheck();
         self.run();

@@ -2,6 +2,7 @@
 
 mod bench;
 mod drift;
+mod faults;
 mod oracle;
 mod pairs;
 mod plans;

@@ -123,11 +123,13 @@ struct Life {
     wants: Wants,
     waiting: Vec<StoreEvent>,
     baselines: Vec<crate::linux::fake::Baseline>,
+    /// Hardware addresses of foreign links: no two links have the same, so they tell whether one was made ours.
+    foreign: Vec<crate::model::MacAddr>,
 }
 
 impl Life {
     fn new() -> Self {
-        Self { bench: Bench::new(), wants: Wants::new(), waiting: Vec::new(), baselines: Vec::new() }
+        Self { bench: Bench::new(), wants: Wants::new(), waiting: Vec::new(), baselines: Vec::new(), foreign: Vec::new() }
     }
 
     fn act(&mut self, act: &Act) {
@@ -212,6 +214,7 @@ impl Life {
         };
         if made {
             self.baselines.push(world.baseline(&self.bench.owner));
+            self.foreign.extend(world.link(netns, name).and_then(|link| link.mac));
         }
     }
 
@@ -257,6 +260,10 @@ impl Life {
         assert_eq!((bench.digest(), bench.states()), (digest, states));
         let found = faults(bench, &self.wants);
         assert!(found.is_empty(), "after restart: {found:#?}");
+        for link in bench.names.values().flat_map(|netns| bench.world.links(*netns)) {
+            let theirs = link.mac.is_some_and(|mac| self.foreign.contains(&mac));
+            assert!(!theirs || bench.owner.mark(&link) == crate::model::owner::Mark::Foreign, "a foreign link was taken: {link:?}");
+        }
         for baseline in &self.baselines {
             bench.world.foreign_untouched(baseline).unwrap();
         }
