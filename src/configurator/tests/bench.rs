@@ -305,6 +305,12 @@ impl Bench {
         self.run();
     }
 
+    pub(super) fn adopt(&mut self, name: &str) {
+        use crate::configurator::published::Requests;
+        self.inbox.adopt(name);
+        self.run();
+    }
+
     pub(super) fn ns(&self, name: &str) -> NetnsId {
         self.names[name]
     }

@@ -8,4 +8,5 @@ mod pairs;
 mod plans;
 mod properties;
 mod removal;
+mod rules;
 mod states;
