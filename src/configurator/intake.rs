@@ -39,7 +39,7 @@ impl Configurator {
             self.todo.triggers.insert("request");
             self.reread_all = Some(now.instant);
             self.parts.tracker.recheck();
-            self.todo.dirty.extend(self.desired.iter().map(|wish| wish.key.clone()));
+            self.touch_all();
             if accept {
                 self.accept_removals(now);
             }

@@ -79,6 +79,11 @@ impl Configurator {
         self.review_hold();
         let slots: Vec<NetnsSlot> = self.places.iter().map(|(slot, _)| slot.clone()).collect();
         self.parts.tracker.retain(&slots);
+        self.touch_all();
+    }
+
+    /// Marks every wish and every link of ours as to be looked at.
+    pub(super) fn touch_all(&mut self) {
         let ours: Vec<Key> = self.observed.names().map(|name| Key::from(name.as_str())).collect();
         let wished: Vec<Key> = self.desired.iter().map(|wish| wish.key.clone()).collect();
         self.todo.dirty.extend(ours.into_iter().chain(wished).chain([Key::from(super::plan::LEFTOVERS)]));

@@ -98,6 +98,8 @@ pub struct PassCounters {
     pub steps_done: AtomicU64,
     /// Steps that failed.
     pub steps_failed: AtomicU64,
+    /// Plans that broke an invariant and were not executed. Each one is a defect of the planner.
+    pub unsound_plans: AtomicU64,
     /// Objects found different from what had been configured, and repaired.
     pub drift_repaired: AtomicU64,
     /// Complete readings of a namespace.

@@ -25,6 +25,7 @@ impl Configurator {
         let mut statuses: Vec<(Arc<str>, Option<InterfaceStatus>)> = Vec::new();
         let mut index: Vec<(Arc<str>, Option<IndexEntry>)> = Vec::new();
         let verdicts = std::mem::take(&mut work.verdicts);
+        self.share_failures(&verdicts, &mut work);
         for (key, verdict) in verdicts {
             if self.desired.get(&key).is_none() {
                 continue;
@@ -42,6 +43,17 @@ impl Configurator {
         self.parts.published.index.publish(index);
         self.parts.published.statuses.publish(statuses);
         self.record(work, now, clock);
+    }
+
+    /// A pair is removed for one of its keys; that this was refused concerns the other end just as much.
+    fn share_failures(&self, verdicts: &BTreeMap<Key, Verdict>, work: &mut Work) {
+        for (key, _) in verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Finishing(_))) {
+            let peer = self.desired.get(key).and_then(|wish| wish.peer());
+            let failure = peer.and_then(|peer| work.failures.get(peer)).cloned();
+            if let Some(failure) = failure {
+                work.failures.entry(key.clone()).or_insert(failure);
+            }
+        }
     }
 
     /// Keeps the books on failures and fights; returns what to say of an object that is not as wished.
@@ -126,15 +138,20 @@ impl Configurator {
     }
 
     fn tell_index(&self, key: &Key, verdict: &Verdict, index: &mut Vec<(Arc<str>, Option<IndexEntry>)>) {
+        let before = self.parts.published.index.get(key);
         let entry = match verdict {
             Verdict::Settled(id) => self.index_entry(key, *id),
-            _ if self.observed.named(key).next().is_some() => return,
-            _ => None,
+            // Not as wished (any more), but it may stand all the same.
+            _ => before.as_deref().and_then(|before| self.still_stands(key, before)),
         };
-        let before = self.parts.published.index.get(key);
         if before.as_deref() != entry.as_ref() {
             index.push((key.clone(), entry));
         }
+    }
+
+    fn still_stands(&self, key: &Key, before: &IndexEntry) -> Option<IndexEntry> {
+        let (_, seen) = self.observed.named(key).find(|(id, _)| *id == before.link)?;
+        Some(IndexEntry { host_if_name: seen.link.name.clone(), ..before.clone() })
     }
 
     fn index_entry(&self, key: &Key, link: LinkId) -> Option<IndexEntry> {

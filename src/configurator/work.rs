@@ -95,6 +95,9 @@ impl Configurator {
         for violation in &violations {
             tracing::error!(%violation, %plan, "the plan is unsound and is not executed");
         }
+        if !violations.is_empty() {
+            self.parts.published.counters.unsound_plans.fetch_add(1, Ordering::Relaxed);
+        }
         violations.is_empty()
     }
 

@@ -1,6 +1,6 @@
 //! One end that stands: which of its settings differ from the wish, and the steps that correct them in place.
 
-use super::verdict::Ready;
+use super::verdict::{Ready, one_name_each};
 use super::{Action, Planner, StepId, Target, Verdict, Waiting};
 use crate::model::interface::MTU_MIN_IPV6;
 use crate::model::owner::ADDRESS_PROTO;
@@ -14,7 +14,9 @@ impl<'a> Planner<'a> {
         let link = &seen.link;
         let key = &end.wish.key;
         let (mut change, mut after, mut refused) = (self.changes(end, link), Vec::new(), None);
-        if *link.name != *end.spec.host_if_name.as_str() {
+        if let Err(verdict) = one_name_each(end, other) {
+            refused = Some(verdict);
+        } else if *link.name != *end.spec.host_if_name.as_str() {
             match self.rename(end, other, id) {
                 Ok(steps) => {
                     change.name = Some(end.spec.host_if_name.clone());
@@ -29,14 +31,17 @@ impl<'a> Planner<'a> {
         let before = self.plan.steps.len();
         let subject = self.subject(key, end.netns);
         if change != LinkChange::default() {
-            self.push(key, &subject, Action::SetLink(Target::Existing(id), change.clone()), after);
+            let step = self.push(key, &subject, Action::SetLink(Target::Existing(id), change.clone()), after.clone());
+            if change.name.is_some() {
+                self.vacated.entry(id).or_insert(step);
+            }
         }
         if end.spec.has_ipv6() && link.ipv6_disabled {
             self.differs(key, "IPv6 is switched off".to_owned());
             let name = change.name.as_ref().map_or(&*link.name, |name| name.as_str());
-            self.push(key, &subject, Action::EnableIpv6(Target::Existing(id), name.into()), Vec::new());
+            self.push(key, &subject, Action::EnableIpv6(Target::Existing(id), name.into()), after.clone());
         }
-        self.settle_addresses(end, id, &change, adopted);
+        self.settle_addresses(end, id, &change, adopted, &after);
         let verdict = match refused {
             Some(verdict) => verdict,
             None if self.plan.steps.len() > before => Verdict::InWork(Some(id)),
@@ -65,14 +70,15 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn settle_addresses(&mut self, end: Ready<'a>, id: LinkId, change: &LinkChange, adopted: bool) {
+    /// `after` is what the change itself waits for: an address must not come before the MTU or the name that it needs.
+    fn settle_addresses(&mut self, end: Ready<'a>, id: LinkId, change: &LinkChange, adopted: bool, after: &[StepId]) {
         let Some(seen) = self.world.observed.get(id) else { return };
         let (link, key) = (&seen.link, &end.wish.key);
         let (subject, target) = (self.subject(key, end.netns), Target::Existing(id));
         let removed: Vec<&ObservedAddress> = link.addresses.iter().filter(|have| self.is_surplus(end, have)).collect();
         for have in &removed {
             self.differs(key, format!("address {} is not wished any more", have.address));
-            self.push(key, &subject, Action::RemoveAddress(target, have.address), Vec::new());
+            self.push(key, &subject, Action::RemoveAddress(target, have.address), after.to_vec());
         }
         // Taking the link down or its MTU below IPv6's minimum drops IPv6 addresses; what was there must be put back.
         let drops_ipv6 = change.up == Some(false) || (change.mtu.is_some() && link.mtu < MTU_MIN_IPV6);
@@ -86,10 +92,10 @@ impl<'a> Planner<'a> {
             if have.is_none() || unclaimed || dragged || (drops_ipv6 && address.is_ipv6()) {
                 let nodad = address.is_ipv6() && !self.world.settings.ipv6_dad;
                 let new = NewAddress { address: *address, proto: ADDRESS_PROTO, nodad, restore: None };
-                self.push(key, &subject, Action::AddAddress(target, new), Vec::new());
+                self.push(key, &subject, Action::AddAddress(target, new), after.to_vec());
             }
         }
-        self.restore_others(end, link, &removed, target, &subject);
+        self.restore_others(end, link, &removed, &subject, after);
     }
 
     /// Both ends are up, but the kernel does not pass packets yet: it does so when its link watch has run, at the latest a second later.
@@ -103,7 +109,8 @@ impl<'a> Planner<'a> {
     }
 
     /// Puts back what others added, where the removal of a first address drags it along.
-    fn restore_others(&mut self, end: Ready<'a>, link: &ObservedLink, removed: &[&ObservedAddress], target: Target, subject: &str) {
+    fn restore_others(&mut self, end: Ready<'a>, link: &ObservedLink, removed: &[&ObservedAddress], subject: &str, after: &[StepId]) {
+        let target = Target::Existing(LinkId { netns: end.netns, ifindex: link.ifindex });
         for have in &link.addresses {
             let wished = end.spec.addresses.contains(&have.address);
             if wished || !goes_with(have, removed) || removed.iter().any(|gone| gone.address == have.address) {
@@ -111,7 +118,7 @@ impl<'a> Planner<'a> {
             }
             let restore = RestoredAddress { scope: have.scope, broadcast: have.broadcast, label: have.label.clone() };
             let new = NewAddress { address: have.address, proto: have.proto, nodad: false, restore: Some(restore) };
-            self.push(&end.wish.key, subject, Action::AddAddress(target, new), Vec::new());
+            self.push(&end.wish.key, subject, Action::AddAddress(target, new), after.to_vec());
         }
     }
 

@@ -177,8 +177,7 @@ pub struct Plan {
 /// Plans for the wishes in `dirty` and for our links of these names.
 #[must_use]
 pub fn plan(world: World<'_>, _proof: InSync, dirty: &BTreeSet<Key>) -> Plan {
-    let mut planner =
-        Planner { world, plan: Plan::default(), renames: HashMap::new(), temporary: BTreeSet::new(), doomed: BTreeSet::new() };
+    let mut planner = Planner { world, plan: Plan::default(), renames: HashMap::new(), vacated: HashMap::new(), doomed: BTreeSet::new() };
     let looked_at: BTreeSet<Key> = dirty.iter().flat_map(|key| [Some(key.clone()), peer_key(world, key)]).flatten().collect();
     for key in &looked_at {
         planner.find_renames(key);
@@ -201,8 +200,8 @@ struct Planner<'a> {
     plan: Plan,
     /// Our links that get another name in this plan: the name.
     renames: HashMap<LinkId, HostIfName>,
-    /// Those of them that have been moved out of the way under a temporary name, by the step that did it.
-    temporary: BTreeSet<(LinkId, StepId)>,
+    /// The step after which a link does not have its old name any more: it has got its new one, or has stepped aside under a temporary one.
+    vacated: HashMap<LinkId, StepId>,
     /// Links with a deletion in this plan.
     doomed: BTreeSet<LinkId>,
 }

@@ -50,8 +50,8 @@ impl<'a> Planner<'a> {
         if Some(id) == for_link {
             return Ok(Vec::new());
         }
-        if let Some((_, step)) = self.temporary.iter().find(|(link, _)| *link == id) {
-            return Ok(vec![*step]);
+        if let Some(step) = self.vacated(id) {
+            return Ok(vec![step]);
         }
         let what = format!("{} `{}` (index {})", seen.link.kind.word(), seen.link.name.escape_debug(), id.ifindex);
         let place = &end.spec.netns;
@@ -61,29 +61,42 @@ impl<'a> Planner<'a> {
                 Err(Blocked::Foreign(format!("a {what} that is not ours has the name `{name}`{altname} in {place}; rename or remove it")))
             }
             Mark::Doomed(_) => Err(Blocked::Leaving(format!("our former {what} in {place} is being removed"))),
-            _ if self.doomed.contains(&id) => Err(Blocked::Leaving(format!("our former {what} in {place} is being removed"))),
+            _ if self.leaves(id) => Err(Blocked::Leaving(format!("our former {what} in {place} is being removed"))),
             Mark::Unnamed => Err(Blocked::Leaving(format!("our half-made {what} in {place} is in the way"))),
             Mark::Named(_, logical) => Err(Blocked::Held(format!("the name `{name}` in {place} is still on our link of `{logical}`"))),
         }
     }
 
-    /// Steps that give a link of ours the wished name: one, or two where names are swapped.
+    /// Whether a link goes in this plan, by itself or with its other end.
+    fn leaves(&self, id: LinkId) -> bool {
+        self.doomed.iter().any(|doomed| *doomed == id || self.goes_along(id, *doomed))
+    }
+
+    /// The steps after which a link of ours can get the wished name.
     ///
-    /// A link in the way that is itself renamed in this plan steps aside under a temporary name first; that breaks every chain and cycle at
-    /// the price of one request.
+    /// A link in the way that has not got its own new name before in this plan, but will, steps aside under a temporary name first; that breaks
+    /// every chain and cycle at the price of one request.
     pub(super) fn free_name(&mut self, end: Ready<'a>, link: LinkId) -> Result<Vec<StepId>, Blocked> {
         let name = end.spec.host_if_name.clone();
         if let Some((id, _)) = self.world.observed.at(end.netns, name.as_str())
             && id != link
             && self.renames.contains_key(&id)
-            && !self.temporary.iter().any(|(aside, _)| *aside == id)
+            && self.vacated(id).is_none()
             && let Some(change) = self.aside(id)
         {
-            let subject = format!("{name}@{}", id.netns);
+            let subject = self.subject(name.as_str(), id.netns);
             let step = self.push(&end.wish.key, &subject, Action::SetLink(Target::Existing(id), change), Vec::new());
-            self.temporary.insert((id, step));
+            self.vacated.insert(id, step);
         }
-        self.occupied(end, Some(link))
+        let mut after = self.occupied(end, Some(link))?;
+        // One that stepped aside itself must not do so after it has got its name.
+        after.extend(self.vacated(link));
+        Ok(after)
+    }
+
+    /// The step after which a link does not have its old name any more.
+    fn vacated(&self, id: LinkId) -> Option<StepId> {
+        self.vacated.get(&id).copied()
     }
 
     /// A free name of our own making.

@@ -2,8 +2,9 @@
 
 use super::names::Blocked;
 use super::verdict::{Ready, Standing};
-use super::{Action, End, Planner, Target, Verdict, Waiting};
+use super::{Action, End, Planner, StepId, Target, Verdict, Waiting};
 use crate::configurator::desired::Key;
+use crate::configurator::observed::Seen;
 use crate::model::owner::{ADDRESS_PROTO, Mark};
 use crate::model::{LinkChange, NewAddress, NewLink};
 use crate::model::{LinkId, LinkKind, MarkKind, Reason};
@@ -44,18 +45,19 @@ impl<'a> Planner<'a> {
             self.settle_end(b, a, link_b, adopted);
             return;
         }
-        let (refused_a, refused_b) = (self.name_is_its(a, b).err(), self.name_is_its(b, a).err());
-        if refused_a.is_some() || refused_b.is_some() {
-            return self.say_both(a, b, refused_a, refused_b);
-        }
-        // What is left of an earlier form of this pair must go before its names are free.
+        // What is left of an earlier form of this pair must go before its names are free, and also where the pair cannot be made: nobody wishes it.
         self.remove_links_of(&a.wish.key);
         self.remove_links_of(&b.wish.key);
-        let blocked = |planner: &Self, end: Ready<'a>| planner.occupied(end, None);
-        match (blocked(self, a), blocked(self, b)) {
+        match (self.may_have_name(a, b), self.may_have_name(b, a)) {
             (Ok(after_a), Ok(after_b)) => self.create(a, b, after_a.into_iter().chain(after_b).collect()),
-            (one, other) => self.say_both(a, b, one.err().map(Blocked::verdict), other.err().map(Blocked::verdict)),
+            (one, other) => self.say_both(a, b, one.err(), other.err()),
         }
+    }
+
+    /// Whether an end of a new pair may have its name, by right and in fact, and after which steps.
+    fn may_have_name(&self, end: Ready<'a>, other: Ready<'a>) -> Result<Vec<StepId>, Verdict> {
+        self.name_is_its(end, other)?;
+        self.occupied(end, None).map_err(Blocked::verdict)
     }
 
     /// Says why a pair cannot be: an end without a trouble of its own shares the other one's.
@@ -118,15 +120,19 @@ impl<'a> Planner<'a> {
             Mark::Named(..) | Mark::Doomed(_) => None,
         };
         let (ours_a, ours_b) = (judge(&seen_a.mark, &a.wish.key)?, judge(&seen_b.mark, &b.wish.key)?);
-        // Another agent's alias makes an end foreign whatever the other one says; it is told apart from no alias at all.
-        let anothers = [seen_a, seen_b]
-            .iter()
-            .any(|s| s.mark == Mark::Foreign && s.link.alias.as_deref().is_some_and(|a| a.starts_with("vnf-agent:")));
-        match (ours_a || ours_b, a.wish.adoptable && b.wish.adoptable) {
-            _ if anothers => None,
-            (true, _) => Some(false),
-            (false, true) => Some(true),
-            (false, false) => None,
+        // A link without any mark is never taken for the other end of one of ours: where namespaces differ, equal indexes prove nothing. What was
+        // stripped of its marks by hand goes with its other end and is made anew.
+        let foreign = |seen: &Seen| seen.mark == Mark::Foreign;
+        // Another agent's alias makes an end foreign whatever is allowed; it is told apart from no alias at all.
+        let anothers = |seen: &Seen| foreign(seen) && seen.link.alias.as_deref().is_some_and(|a| a.starts_with("vnf-agent:"));
+        if anothers(seen_a) || anothers(seen_b) {
+            return None;
+        }
+        let adoptable = a.wish.adoptable && b.wish.adoptable;
+        match (ours_a || ours_b, foreign(seen_a) || foreign(seen_b)) {
+            (true, false) => Some(false),
+            (_, true) if adoptable => Some(!(ours_a || ours_b)),
+            _ => None,
         }
     }
 

@@ -67,12 +67,8 @@ impl<'a> Planner<'a> {
 
     /// Who may have the name that this end wants; `Err` says who has it.
     pub(super) fn name_is_its(&self, end: Ready<'a>, other: Ready<'a>) -> Result<(), Verdict> {
+        one_name_each(end, other)?;
         let name = &end.spec.host_if_name;
-        if end.netns == other.netns && *name == other.spec.host_if_name {
-            let message =
-                format!("both ends of the pair, `{}` and `{}`, want the name `{name}` in one namespace", end.wish.key, other.wish.key);
-            return Err(Verdict::Failed(Reason::NameConflict, message));
-        }
         let has =
             self.world.observed.at(end.netns, name.as_str()).and_then(|(_, seen)| seen.logical()).map(|(_, logical)| logical.as_str());
         let claimants = self.world.places.claims(self.world.desired, end.netns, name);
@@ -88,6 +84,16 @@ impl<'a> Planner<'a> {
             _ => Ok(()),
         }
     }
+}
+
+/// The two ends of one pair must not want one name in one namespace.
+pub(super) fn one_name_each(end: Ready<'_>, other: Ready<'_>) -> Result<(), Verdict> {
+    let name = &end.spec.host_if_name;
+    if end.wish.key == other.wish.key || end.netns != other.netns || *name != other.spec.host_if_name {
+        return Ok(());
+    }
+    let message = format!("both ends of the pair, `{}` and `{}`, want the name `{name}` in one namespace", end.wish.key, other.wish.key);
+    Err(Verdict::Failed(Reason::NameConflict, message))
 }
 
 /// Where a wish's reference leads.

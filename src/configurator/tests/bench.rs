@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::configurator::inbox::Inbox;
 use crate::configurator::memory::{KnownStore, Memory, UsedNetns};
-use crate::configurator::plan::Settings;
+use crate::configurator::plan::{Plan, Settings, Violation, check, plan};
 use crate::configurator::published::Published;
 use crate::configurator::{Configurator, Now, Parts};
 use crate::linux::fake::{FakeWorld, NetnsSettings};
@@ -106,11 +106,21 @@ pub(super) struct Bench {
     pub store: BTreeMap<String, Versioned>,
     pub cluster: u64,
     pub revision: i64,
-    names: BTreeMap<String, NetnsId>,
+    pub names: BTreeMap<String, NetnsId>,
     inbox: Arc<Inbox>,
     tracker: Arc<FakeTracker>,
     agent: Configurator,
     runtime: tokio::runtime::Runtime,
+    /// How often the agent was killed by a hook.
+    pub kills: usize,
+}
+
+/// Thrown by a hook before a kernel call: the agent dies there as by SIGKILL. (`resume_unwind` prints nothing.)
+pub(super) struct Killed;
+
+/// A hook that kills the agent.
+pub(super) fn killer(_: &FakeWorld) {
+    std::panic::resume_unwind(Box::new(Killed));
 }
 
 impl Bench {
@@ -132,11 +142,12 @@ impl Bench {
         let (agent, tracker) = boot(&world, &owner, settings, &inbox, &published, &memory, names.clone().into());
         let names = names.into();
         let (store, revision, cluster) = (BTreeMap::new(), 1, CLUSTER);
-        Self { world, published, memory, owner, settings, now, store, cluster, revision, names, inbox, tracker, agent, runtime }
+        Self { world, published, memory, owner, settings, now, store, cluster, revision, names, inbox, tracker, agent, runtime, kills: 0 }
     }
 
     /// Ends the agent as SIGKILL does and begins a new one; nothing is told to it yet.
     pub(super) fn kill(&mut self) {
+        self.assert_sound();
         self.inbox = Inbox::new();
         self.published = Arc::new(Published::default());
         let (agent, tracker) =
@@ -146,12 +157,16 @@ impl Bench {
 
     /// The search of the host and the first listing reach the agent.
     pub(super) fn start(&mut self) {
+        self.boot_up();
+        self.run();
+    }
+
+    pub(super) fn boot_up(&mut self) {
         for (name, id) in &self.names {
             self.inbox.netns_event(NetnsEvent::Found { netns: self.world.handle(*id), reference: name.clone() });
         }
         self.inbox.netns_event(NetnsEvent::SearchDone);
         self.list();
-        self.run();
     }
 
     pub(super) fn restart(&mut self) {
@@ -205,17 +220,77 @@ impl Bench {
         self.run();
     }
 
-    /// Passes until nothing comes in any more; the reaper works in between.
+    /// Passes until nothing comes in and nothing is due any more; the reaper works in between.
     pub(super) fn run(&mut self) {
-        for _ in 0..100 {
-            let batch = self.inbox.take(Instant::now());
-            let idle = batch.is_empty();
-            self.agent.pass(batch, self.now);
-            if self.world.reap() == 0 && idle {
+        for _ in 0..200 {
+            let (idle, due) = self.step();
+            if self.world.reap() == 0 && idle && !due {
                 return;
             }
         }
         panic!("the agent does not come to rest");
+    }
+
+    /// One pass, without the reaper: whether nothing had come in, and whether the next pass is due at once. An agent that is killed in the
+    /// middle ([`Killed`]) begins anew.
+    pub(super) fn step(&mut self) -> (bool, bool) {
+        let batch = self.inbox.take(Instant::now());
+        let idle = batch.is_empty();
+        let (agent, now) = (&mut self.agent, self.now);
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| agent.pass(batch, now))) {
+            Ok(next) => (idle, next <= now.instant),
+            Err(cause) if cause.is::<Killed>() => {
+                self.kills += 1;
+                self.kill();
+                self.boot_up();
+                (false, true)
+            }
+            Err(cause) => std::panic::resume_unwind(cause),
+        }
+    }
+
+    /// What the next pass would plan first, and what is wrong with that plan; nothing is done.
+    pub(super) fn preview(&mut self) -> (Plan, Vec<Violation>) {
+        loop {
+            let batch = self.inbox.take(Instant::now());
+            if batch.is_empty() {
+                break;
+            }
+            self.agent.take_in(batch, self.now);
+            self.agent.look(self.now);
+        }
+        let proof = self.agent.synchronised().unwrap();
+        let plan = plan(self.agent.world(), proof, &self.agent.todo.dirty);
+        let violations = check(&plan, &self.agent.observed);
+        (plan, violations)
+    }
+
+    /// No pass since the start has made a plan that breaks an invariant.
+    pub(super) fn assert_sound(&self) {
+        assert_eq!(self.published.counters.unsound_plans.load(std::sync::atomic::Ordering::Relaxed), 0, "unsound plans");
+    }
+
+    /// Lets time pass until the agent has done and said nothing new for a while.
+    pub(super) fn settle(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..60 {
+            let before = (self.writes(), self.published.statuses.snapshot().0, self.published.index.snapshot().0);
+            self.wait(Duration::from_secs(61));
+            quiet = if before == (self.writes(), self.published.statuses.snapshot().0, self.published.index.snapshot().0) {
+                quiet + 1
+            } else {
+                0
+            };
+            if quiet == 3 {
+                return;
+            }
+        }
+        panic!("never quiet: {:?}", self.published.history(3));
+    }
+
+    /// All statuses as `name: STATE REASON`.
+    pub(super) fn states(&self) -> Vec<String> {
+        self.published.statuses.snapshot().1.iter().map(|(name, _)| format!("{name}: {}", self.state(name))).collect()
     }
 
     pub(super) fn wait(&mut self, duration: Duration) {
@@ -227,6 +302,12 @@ impl Bench {
     pub(super) fn resync(&mut self, accept: bool) {
         use crate::configurator::published::Requests;
         self.inbox.resync(accept);
+        self.run();
+    }
+
+    pub(super) fn adopt(&mut self, name: &str) {
+        use crate::configurator::published::Requests;
+        self.inbox.adopt(name);
         self.run();
     }
 
@@ -255,7 +336,7 @@ impl Bench {
         id
     }
 
-    fn sync_names(&mut self) {
+    pub(super) fn sync_names(&mut self) {
         self.tracker.host.lock().unwrap().names = self.names.clone();
         self.tracker.recheck();
         self.run();

@@ -135,3 +135,19 @@ fn a_pair_of_the_old_agent_is_adopted_on_the_very_first_start() {
     bench.put(&[("x1", &veth("x1", "x2", "red", "")), ("x2", &veth("x2", "x1", "blue", ""))]);
     assert_eq!(bench.state("x1"), "FAILED FOREIGN_LINK");
 }
+
+#[test]
+fn the_index_follows_a_frozen_link() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    bench.put(&[("veth2", "{")]);
+    bench.put(&[("veth1", "{")]);
+    let entry = bench.published.index.get("veth1").unwrap();
+    bench.world.rename(entry.link, "eth9").unwrap();
+    bench.run();
+    let renamed = bench.published.index.get("veth1").unwrap();
+    assert_eq!((renamed.link, &*renamed.host_if_name), (entry.link, "eth9"));
+    bench.world.move_link(entry.link, bench.ns("own")).unwrap();
+    bench.run();
+    assert_eq!(bench.published.index.get("veth1"), None, "what was registered is not there any more");
+}

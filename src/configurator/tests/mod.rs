@@ -2,5 +2,11 @@
 
 mod bench;
 mod drift;
+mod faults;
+mod oracle;
 mod pairs;
+mod plans;
+mod properties;
 mod removal;
+mod rules;
+mod states;

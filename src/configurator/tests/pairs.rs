@@ -105,6 +105,34 @@ fn names_are_swapped_and_passed_on() {
 }
 
 #[test]
+fn a_swap_takes_one_detour_and_fails_at_nothing() {
+    let mut bench = Bench::new();
+    let closed = crate::linux::fake::NetnsSettings { ipv6_disabled: true, ..Default::default() };
+    bench.world.set_settings(bench.ns("red"), closed).unwrap();
+    let host = |name: &str, more: &str| format!(r#","host_if_name":"{name}"{more}"#);
+    bench.put(&[("a1", &veth("a1", "a2", "red", &host("x", r#","mtu":1000"#))), ("a2", &veth("a2", "a1", "blue", ""))]);
+    bench.put(&[("b1", &veth("b1", "b2", "red", &host("y", ""))), ("b2", &veth("b2", "b1", "blue", ""))]);
+    let writes = bench.writes();
+    let more = r#","ip_addresses":["fd00::1/64"]"#;
+    bench.put(&[("a1", &veth("a1", "a2", "red", &host("y", more))), ("b1", &veth("b1", "b2", "red", &host("x", "")))]);
+    assert_eq!((bench.state("a1"), bench.state("b1")), ("CONFIGURED".into(), "CONFIGURED".into()));
+    let failed = bench.published.counters.steps_failed.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(failed, 0, "{:#?}", bench.published.history(1));
+    // One aside, two names, IPv6 switched on, the address.
+    assert_eq!(bench.writes() - writes, 5, "{:#?}", bench.published.history(1));
+}
+
+#[test]
+fn a_refused_removal_is_told_of_both_ends() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    bench.world.fail_always(crate::linux::fake::OpKind::DeleteLink, nix::errno::Errno::EPERM);
+    bench.put(&[("veth1", &veth("veth1", "veth2", "own", ""))]);
+    assert_eq!(bench.state("veth1"), "RETRYING KERNEL_REFUSED", "{}", bench.status("veth1").message);
+    assert_eq!(bench.state("veth2"), "RETRYING KERNEL_REFUSED", "{}", bench.status("veth2").message);
+}
+
+#[test]
 fn both_ends_under_one_name_in_one_namespace() {
     let mut bench = Bench::new();
     let host = r#","host_if_name":"eth1""#;
@@ -113,6 +141,45 @@ fn both_ends_under_one_name_in_one_namespace() {
     assert_eq!(bench.state("v2"), "FAILED NAME_CONFLICT");
     bench.put(&[("v2", &veth("v2", "v1", "blue", host))]);
     assert_eq!(bench.state("v1"), "CONFIGURED");
+}
+
+#[test]
+fn both_ends_come_to_want_one_name() {
+    let mut bench = Bench::new();
+    let host = |name: &str| format!(r#","host_if_name":"{name}""#);
+    bench.put(&[("v1", &veth("v1", "v2", "red", &host("eth1"))), ("v2", &veth("v2", "v1", "red", &host("eth2")))]);
+    let digest = bench.digest();
+    bench.put(&[("v2", &veth("v2", "v1", "red", &host("eth1")))]);
+    assert_eq!(bench.state("v1"), "FAILED NAME_CONFLICT");
+    assert_eq!(bench.state("v2"), "FAILED NAME_CONFLICT");
+    assert_eq!(bench.digest(), digest, "what stands under other names stays");
+    bench.put(&[("v2", &veth("v2", "v1", "red", &host("eth3")))]);
+    assert_eq!(bench.state("v1"), "CONFIGURED");
+    assert_eq!(bench.status("v2").host_if_name, "eth3");
+}
+
+#[test]
+fn each_end_says_its_own_trouble() {
+    let mut bench = Bench::new();
+    let host = r#","host_if_name":"x""#;
+    bench.put(&[("n1", &veth("n1", "n2", "red", host))]);
+    bench.world.add_link(bench.ns("blue"), crate::model::LinkKind::Other("bridge".into()), "veth2").unwrap();
+    bench.put(&[("veth1", &veth("veth1", "veth2", "red", host)), ("veth2", &veth("veth2", "veth1", "blue", ""))]);
+    assert_eq!(bench.state("veth1"), "FAILED NAME_CONFLICT");
+    assert_eq!(bench.state("veth2"), "FAILED FOREIGN_LINK");
+}
+
+#[test]
+fn a_pair_leaves_a_namespace_also_where_its_name_is_taken_in_the_next() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    let host = r#","host_if_name":"veth1""#;
+    bench.put(&[("n1", &veth("n1", "n2", "own", host)), ("n2", &veth("n2", "n1", "blue", ""))]);
+    bench.put(&[("veth1", &veth("veth1", "veth2", "own", ""))]);
+    assert_eq!(bench.state("veth1"), "FAILED NAME_CONFLICT");
+    assert!(bench.world.link(bench.ns("red"), "veth1").is_none(), "nobody wishes it there any more");
+    bench.del("n1");
+    assert_eq!(bench.state("veth1"), "CONFIGURED");
 }
 
 #[test]

@@ -131,3 +131,60 @@ fn a_kernel_that_refuses_for_ever_is_told_and_retried_without_haste() {
     bench.wait(std::time::Duration::from_secs(61));
     assert_eq!(bench.state("veth1"), "CONFIGURED");
 }
+
+/// The kernel names the other end of a pair by its index only: in new namespaces all of them have the same.
+#[test]
+fn equal_indexes_do_not_make_a_pair() {
+    let mut bench = Bench::new();
+    bench.add_netns("green");
+    bench.put(&[("a1", &veth("a1", "a2", "red", "")), ("a2", &veth("a2", "a1", "own", ""))]);
+    bench.put(&[("b1", &veth("b1", "b2", "blue", "")), ("b2", &veth("b2", "b1", "green", ""))]);
+    let indexes = ["a1", "a2", "b1", "b2"].map(|name| bench.status(name).if_index);
+    assert_eq!(indexes, [2, 2, 2, 2]);
+    let events = ["a2", "b1", "b2"].map(|name| bench.erase(name));
+    bench.deliver(events.into());
+    bench.run();
+    assert_eq!(bench.digest(), "");
+    assert_eq!(bench.states(), ["a1: PENDING PEER_MISSING"]);
+}
+
+/// The same for what is taken over: one end of ours and someone's link under the name of the other one are no pair.
+#[test]
+fn equal_indexes_do_not_make_a_foreign_link_ours() {
+    let mut bench = Bench::new();
+    bench.add_netns("green");
+    the_pair(&mut bench);
+    let true_end = bench.world.link_id(bench.ns("blue"), "veth2").unwrap();
+    bench.world.rename(true_end, "hidden").unwrap();
+    bench.world.set_alias(true_end, "").unwrap();
+    let moved = bench.world.move_link(true_end, bench.ns("own")).unwrap();
+    assert_eq!(moved.ifindex, true_end.ifindex);
+    bench.world.set_last_index(bench.ns("blue"), 1);
+    bench.world.add_veth((bench.ns("blue"), "veth2"), (bench.ns("green"), "theirs")).unwrap();
+    let baseline = bench.world.baseline(&bench.owner);
+    bench.run();
+    bench.world.foreign_untouched(&baseline).unwrap();
+    assert_eq!(bench.world.foreign_writes(&bench.owner).len(), 0);
+    assert_eq!(bench.state("veth2"), "FAILED FOREIGN_LINK");
+}
+
+/// The safety net: whatever removal was missed is found by looking at everything.
+#[test]
+fn a_link_without_a_key_is_found_by_every_full_look() {
+    let mut bench = Bench::new();
+    for by_request in [true, false] {
+        bench.world.mute(true);
+        let (a, b) = bench.world.add_veth((bench.ns("red"), "x1"), (bench.ns("own"), "x2")).unwrap();
+        bench.put(&[("y1", &veth("y1", "y2", "red", "")), ("y2", &veth("y2", "y1", "blue", ""))]);
+        bench.world.set_alias(a, "vnf-agent:vpp1:veth:x1").unwrap();
+        bench.world.set_alias(b, "vnf-agent:vpp1:veth:x2").unwrap();
+        bench.world.mute(false);
+        if by_request {
+            bench.resync(false);
+        } else {
+            bench.settle();
+        }
+        assert!(bench.world.link(bench.ns("red"), "x1").is_none(), "by request: {by_request}");
+        bench.del("y1");
+    }
+}
