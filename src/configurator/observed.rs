@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::linux::NetnsReading;
 use crate::model::owner::Mark;
-use crate::model::{IfIndex, InterfaceName, LinkId, MarkKind, NetnsId, ObservedLink, Owner, PeerLink};
+use crate::model::{IfIndex, InterfaceName, LinkId, MarkKind, NetnsId, ObservedLink, Owner};
 
 /// A link with the meaning of its marks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -275,16 +275,21 @@ impl Observed {
         self.spaces.keys().copied()
     }
 
+    /// The other end of a veth, where it was seen and points back.
+    #[must_use]
+    pub fn partner(&self, id: LinkId) -> Option<LinkId> {
+        let leads_to = |from: LinkId| {
+            let peer = self.get(from)?.link.peer?;
+            let netns = if peer.nsid.is_none() { Some(from.netns) } else { peer.netns };
+            Some(LinkId { netns: netns?, ifindex: peer.ifindex })
+        };
+        leads_to(id).filter(|other| *other != id && leads_to(*other) == Some(id))
+    }
+
     /// Whether two links are the two ends of one pair.
     #[must_use]
     pub fn are_pair(&self, a: LinkId, b: LinkId) -> bool {
-        let (Some(x), Some(y)) = (self.get(a), self.get(b)) else { return false };
-        let (Some(to_y), Some(to_x)) = (x.link.peer, y.link.peer) else { return false };
-        let leads_to = |peer: PeerLink, from: LinkId, to: LinkId| {
-            let netns = if peer.nsid.is_none() { Some(from.netns) } else { peer.netns };
-            peer.ifindex == to.ifindex && netns == Some(to.netns)
-        };
-        a != b && leads_to(to_y, a, b) && leads_to(to_x, b, a)
+        self.partner(a) == Some(b)
     }
 
     /// Veth ends whose other end was in a namespace unknown at the time of the reading.

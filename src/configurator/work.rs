@@ -140,36 +140,24 @@ impl Configurator {
 
     /// What is about to be removed leaves the index before it leaves the kernel.
     fn unregister(&self, plan: &Plan) {
-        let mut gone: Vec<Arc<str>> = Vec::new();
-        for step in &plan.steps {
-            let Action::DeleteLink { link, .. } = &step.action else { continue };
-            let Some(seen) = self.observed.get(*link) else { continue };
-            let Some((_, name)) = seen.logical() else { continue };
-            gone.push(Arc::from(name.as_str()));
-            // The other end goes with it.
-            gone.extend(self.desired.get(name.as_str()).and_then(|wish| wish.peer()).map(Arc::from));
-            gone.extend(
-                self.desired
-                    .naming(name.as_str())
-                    .filter(|key| self.desired.get(name.as_str()).is_none_or(|w| w.peer() == Some(key)))
-                    .cloned(),
-            );
-        }
+        let deleted = plan.steps.iter().filter_map(|step| match &step.action {
+            Action::DeleteLink { link, .. } => Some(*link),
+            _ => None,
+        });
+        // The other end goes with it.
+        let gone: Vec<Arc<str>> = deleted
+            .flat_map(|link| [Some(link), self.observed.partner(link)])
+            .filter_map(|link| Some(Arc::from(self.observed.get(link?)?.logical()?.1.as_str())))
+            .collect();
         self.parts.published.index.publish(gone.into_iter().map(|name| (name, None)));
     }
 
     fn read_back(&mut self, applied: &Applied, now: Now) {
         self.todo.links.extend(applied.touched.iter().copied());
         // A pair that was deleted by one end: the other one is looked at as well.
-        let others: Vec<LinkId> = applied.touched.iter().filter_map(|id| self.other_end(*id)).collect();
+        let others: Vec<LinkId> = applied.touched.iter().filter_map(|id| self.observed.partner(*id)).collect();
         self.todo.links.extend(others);
         self.look(now);
-    }
-
-    fn other_end(&self, id: LinkId) -> Option<LinkId> {
-        let (_, name) = self.observed.get(id)?.logical()?;
-        let peer = self.desired.get(name.as_str())?.peer()?;
-        self.observed.named(peer).map(|(other, _)| other).find(|other| self.observed.are_pair(id, *other))
     }
 }
 

@@ -69,7 +69,7 @@ impl<'a> Planner<'a> {
 
     /// Whether a link goes in this plan, by itself or with its other end.
     fn leaves(&self, id: LinkId) -> bool {
-        self.doomed.iter().any(|doomed| *doomed == id || self.goes_along(id, *doomed))
+        self.doomed.contains(&id) || self.world.observed.partner(id).is_some_and(|partner| self.doomed.contains(&partner))
     }
 
     /// The steps after which a link of ours can get the wished name.

@@ -120,19 +120,16 @@ impl<'a> Planner<'a> {
             Mark::Named(..) | Mark::Doomed(_) => None,
         };
         let (ours_a, ours_b) = (judge(&seen_a.mark, &a.wish.key)?, judge(&seen_b.mark, &b.wish.key)?);
-        // A link without any mark is never taken for the other end of one of ours: where namespaces differ, equal indexes prove nothing. What was
-        // stripped of its marks by hand goes with its other end and is made anew.
-        let foreign = |seen: &Seen| seen.mark == Mark::Foreign;
-        // Another agent's alias makes an end foreign whatever is allowed; it is told apart from no alias at all.
-        let anothers = |seen: &Seen| foreign(seen) && seen.link.alias.as_deref().is_some_and(|a| a.starts_with("vnf-agent:"));
+        // Another agent's alias makes an end foreign whatever the other one says; it is told apart from no alias at all.
+        let anothers = |seen: &Seen| seen.mark == Mark::Foreign && seen.link.alias.as_deref().is_some_and(|a| a.starts_with("vnf-agent:"));
         if anothers(seen_a) || anothers(seen_b) {
             return None;
         }
-        let adoptable = a.wish.adoptable && b.wish.adoptable;
-        match (ours_a || ours_b, foreign(seen_a) || foreign(seen_b)) {
-            (true, false) => Some(false),
-            (_, true) if adoptable => Some(!(ours_a || ours_b)),
-            _ => None,
+        match (ours_a || ours_b, a.wish.adoptable && b.wish.adoptable) {
+            // A pair is one object: an end that was stripped of its marks by hand is still ours by the other one.
+            (true, _) => Some(false),
+            (false, true) => Some(true),
+            (false, false) => None,
         }
     }
 

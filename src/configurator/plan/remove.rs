@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Action, LEFTOVERS, Planner, World};
+use super::{Action, LEFTOVERS, Planner};
 use crate::configurator::desired::Key;
 use crate::configurator::observed::Seen;
 use crate::model::ExpectedMark;
@@ -63,23 +63,10 @@ impl Planner<'_> {
         })
     }
 
-    /// Whether a link certainly is the other end of a doomed one. The kernel's numbers alone do not tell where namespaces differ: in new ones
-    /// every first link has the same index. Where the wishes are gone too, one request more is cheaper than a link left behind.
-    pub(super) fn goes_along(&self, link: LinkId, doomed: LinkId) -> bool {
-        let World { observed, desired, .. } = self.world;
-        if !observed.are_pair(link, doomed) {
-            return false;
-        }
-        let name = |id: LinkId| observed.get(id).and_then(Seen::logical).map(|(_, name)| name.as_str());
-        let (Some(one), Some(other)) = (name(link), name(doomed)) else { return link.netns == doomed.netns };
-        let names = |from: &str, to: &str| desired.get(from).and_then(|wish| wish.peer()) == Some(to);
-        link.netns == doomed.netns || names(one, other) || names(other, one)
-    }
-
     fn delete(&mut self, key: &Key, link: LinkId) {
         let Some(seen) = self.world.observed.get(link) else { return };
         // One request removes both ends.
-        let other_end = self.doomed.iter().any(|doomed| self.goes_along(link, *doomed));
+        let other_end = self.world.observed.partner(link).is_some_and(|partner| self.doomed.contains(&partner));
         if other_end || !self.doomed.insert(link) {
             return;
         }
