@@ -124,7 +124,8 @@ impl Agent<'_> {
         self.file("state")
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Its gRPC socket.
+    pub fn socket(&self) -> PathBuf {
         self.file("sock")
     }
 
