@@ -3,10 +3,11 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
+use etcd_client::{DeleteOptions, Txn, TxnOp};
 use serde_json::Value;
 
 use crate::follow::Follower;
-use crate::support::{Agent, Host, pair};
+use crate::support::{Agent, Etcd, Host, pair, wish};
 
 /// Longest time for anything.
 pub const LIMIT: Duration = Duration::from_secs(300);
@@ -14,6 +15,38 @@ pub const LIMIT: Duration = Duration::from_secs(300);
 /// Names of namespaces.
 pub fn spaces(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("ns{n}")).collect()
+}
+
+/// A label that no other agent of this machine has: an agent with a fresh state directory looks into every namespace that a process is in, and would
+/// take equally marked links of a neighbour for leftovers of its own.
+pub fn label() -> String {
+    format!("bench{}", std::process::id())
+}
+
+/// The agent of a host, not yet started.
+pub fn agent(host: &Host) -> Agent<'_> {
+    host.agent().label(&label()).with_http()
+}
+
+/// The whole key of an interface's wish.
+pub fn config_key(name: &str) -> String {
+    format!("/vnf-agent/{}/linux/config/v1/interface/{name}", label())
+}
+
+/// Writes wishes in as few transactions as etcd allows.
+pub fn put_all(etcd: &Etcd<'_>, wishes: &[Value]) {
+    let puts: Vec<TxnOp> = wishes.iter().map(|wish| TxnOp::put(config_key(wish::name(wish)), wish.to_string(), None)).collect();
+    etcd.client(async |mut client| {
+        for part in puts.chunks(128) {
+            client.txn(Txn::new().and_then(part)).await.unwrap();
+        }
+    });
+}
+
+/// Deletes all wishes at once.
+pub fn delete_all(etcd: &Etcd<'_>) {
+    let options = Some(DeleteOptions::new().with_prefix());
+    etcd.client(async |mut client| client.delete(config_key(""), options).await.map(drop)).unwrap();
 }
 
 /// A host with these namespaces. The kernel makes no IPv6 link-locals there: their background work would be measured too.

@@ -45,8 +45,8 @@ fn with_agent(scale: &Scale) -> Round {
     let host = bed::host(&spaces);
     let etcd = host.start_etcd();
     let wishes = bed::wishes(&spaces, 0..scale.pairs);
-    etcd.put_all(&wishes);
-    let mut agent = host.agent().on_etcd();
+    bed::put_all(&etcd, &wishes);
+    let mut agent = bed::agent(&host).on_etcd();
     let start = bed::spawn(&mut agent);
     let mut follower = Follower::start(agent.socket());
     let made = bed::configured(&mut follower, wishes.len()).duration_since(start);
@@ -54,13 +54,13 @@ fn with_agent(scale: &Scale) -> Round {
 
     let changed: Vec<_> = wishes.iter().map(|wish| with(wish, serde_json::json!({"mtu": 1400}))).collect();
     let start = std::time::Instant::now();
-    etcd.put_all(&changed);
+    bed::put_all(&etcd, &changed);
     let good = |status: &vnf_agent::proto::agent::InterfaceStatus| status.state() == State::Configured && status.mtu == 1400;
     let changed = follower.until_count(wishes.len(), good).duration_since(start);
     settle();
 
     let start = std::time::Instant::now();
-    etcd.delete_everything();
+    bed::delete_all(&etcd);
     let deleted = follower.until_empty().duration_since(start);
     assert!(spaces.iter().all(|netns| host.link_names(netns).is_empty()), "everything is gone");
     Round { made, changed, deleted }

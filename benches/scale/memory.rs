@@ -22,7 +22,7 @@ impl Memory {
         let mut follower = Follower::start(agent.socket());
         let mut there = 0;
         for step in [5, 500, pairs].into_iter().filter(|step| *step <= pairs) {
-            etcd.put_all(&bed::wishes(spaces, there..step));
+            bed::put_all(etcd, &bed::wishes(spaces, there..step));
             bed::configured(&mut follower, 2 * step);
             there = step;
             note(&format!("{} interfaces are configured", 2 * step));

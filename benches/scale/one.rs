@@ -14,13 +14,13 @@ use vnf_agent::proto::agent::interface_event::Kind;
 use vnf_agent::proto::agent::{InterfaceEvent, State};
 
 use crate::Scale;
+use crate::bed::config_key;
 use crate::bed::{self, note};
 use crate::floor::{Floor, Pair, timed};
 use crate::follow::{Follower, watch};
 use crate::listen::listen;
 use crate::memory::Memory;
 use crate::stats::{median, ms, percentile, ratio};
-use crate::support::etcd::config_key;
 use crate::support::{Agent, Etcd, Host, veth, wish};
 
 /// Pairs of the small bed.
@@ -42,11 +42,11 @@ pub fn measure(scale: &Scale, changes: bool) {
     let (few_spaces, many_spaces) = (bed::spaces(2), bed::spaces(scale.large_spaces));
     let (few, many) = (bed::host(&few_spaces), bed::host(&many_spaces));
     let (few_etcd, many_etcd) = (few.start_etcd(), many.start_etcd());
-    let (mut few_agent, mut many_agent) = (few.agent().on_etcd(), many.agent().on_etcd());
+    let (mut few_agent, mut many_agent) = (bed::agent(&few).on_etcd(), bed::agent(&many).on_etcd());
     few_agent.start();
     many_agent.start();
     let mut memory = Memory::default();
-    few_etcd.put_all(&bed::wishes(&few_spaces, 0..FEW));
+    bed::put_all(&few_etcd, &bed::wishes(&few_spaces, 0..FEW));
     bed::configured(&mut Follower::start(few_agent.socket()), 2 * FEW);
     memory.grow(&many_agent, &many_etcd, &many_spaces, scale.large_pairs);
     memory.idle(&few_agent, 2 * FEW);

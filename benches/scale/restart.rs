@@ -58,11 +58,11 @@ fn on_store(scale: &Scale, on_etcd: bool) -> Vec<(Vec<Restart>, Lost)> {
     let spaces = bed::spaces(scale.spaces);
     let host = bed::host(&spaces);
     let etcd = on_etcd.then(|| host.start_etcd());
-    let mut agent = if on_etcd { host.agent().on_etcd() } else { host.agent() };
+    let mut agent = if on_etcd { bed::agent(&host).on_etcd() } else { bed::agent(&host) };
     agent.start();
     let wishes = bed::wishes(&spaces, 0..scale.pairs);
     match &etcd {
-        Some(etcd) => etcd.put_all(&wishes),
+        Some(etcd) => bed::put_all(etcd, &wishes),
         None => apply(&agent, &wishes),
     }
     bed::configured(&mut Follower::start(agent.socket()), 2 * scale.pairs);
@@ -78,9 +78,9 @@ fn restart(host: &Host, agent: &mut Agent<'_>, kill: bool, interfaces: usize) ->
     let ping = Ping::start(host);
     std::thread::sleep(Duration::from_millis(300));
     if kill {
-        agent.kill()
+        agent.kill();
     } else {
-        drop(agent.stop())
+        agent.stop();
     }
     let start = bed::spawn(agent);
     let mut follower = Follower::start(agent.socket());
