@@ -17,8 +17,8 @@ demo: setup ## Connect two namespaces, break the link by hand, watch it come bac
 test: setup ## Run every test: unit tests, and the real binary on the real kernel and etcd
 	cargo test --locked
 
-bench: setup ## Measure the agent against the kernel's floor
-	cargo bench --locked
+bench: setup ## Measure the agent beside the kernel alone (BENCH=--quick, or BENCH=--full with 10000 interfaces)
+	cargo bench --locked --bench scale -- $(BENCH)
 
 lint: setup ## Formatting, clippy and documentation, without a warning
 	cargo fmt --check

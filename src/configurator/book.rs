@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// How many changes a book remembers for those who resume.
-const LOG_LIMIT: usize = 65_536;
+/// How many changes a book remembers for those who resume: more than one pass over ten thousand interfaces makes. Each may hold a value that has been
+/// replaced since, so this bounds the memory that many changes cost.
+const LOG_LIMIT: usize = 16_384;
 
 /// One change of a book.
 #[derive(Debug)]

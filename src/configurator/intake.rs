@@ -104,7 +104,8 @@ impl Configurator {
                 for key in keys {
                     self.touch_relations(&key);
                 }
-                self.todo.netns_changed = true;
+                self.todo.slots.insert(slot);
+                self.todo.bindings = true;
             }
         }
     }

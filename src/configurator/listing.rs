@@ -171,8 +171,8 @@ impl Configurator {
         let missing = self.places.get(slot).is_some_and(|place| matches!(place.resolution, Resolution::Missing(..)));
         if new || (create && missing) {
             self.parts.tracker.watch(slot, create);
-            self.todo.netns_changed = true;
         }
+        self.todo.slots.insert(slot.clone());
     }
 
     /// A slot lost one of its wishes.
@@ -181,8 +181,9 @@ impl Configurator {
         if self.desired.slot_users(&slot) == 0 {
             self.parts.tracker.unwatch(&slot);
             self.todo.release.extend(self.places.drop_slot(&slot));
+            self.todo.bindings = true;
         }
-        self.todo.netns_changed = true;
+        self.todo.slots.insert(slot);
     }
 
     /// Marks a wish as to be looked at, with all that have to do with it: its other end, who names it, who wants its name, who has its addresses.

@@ -33,7 +33,7 @@ use crate::configurator::plan::{InSync, Settings, World};
 use crate::configurator::published::Published;
 use crate::configurator::retry::Retries;
 use crate::linux::Kernel;
-use crate::model::{LinkId, NetnsId, Owner, Timestamp};
+use crate::model::{LinkId, NetnsId, NetnsSlot, Owner, Timestamp};
 use crate::namespace::NetnsTracker;
 use crate::store::{StoreIdentity, Versioned};
 
@@ -111,8 +111,10 @@ struct Todo {
     release: BTreeSet<NetnsId>,
     /// What woke the pass.
     triggers: BTreeSet<&'static str>,
-    /// The namespaces in use changed.
-    netns_changed: bool,
+    /// References whose entry in the published list of namespaces may have changed.
+    slots: BTreeSet<NetnsSlot>,
+    /// Where references lead has changed.
+    bindings: bool,
 }
 
 impl Configurator {

@@ -13,6 +13,8 @@ use crate::model::{InterfaceSpec, InterfaceStatus, LinkId, Timestamp};
 
 /// How many passes the history remembers.
 const HISTORY_LIMIT: usize = 1000;
+/// How many steps they may have together: a pass over thousands of interfaces is remembered, hundreds of such passes are not.
+const HISTORY_STEPS: usize = 20_000;
 
 /// An interface that stands in the kernel, as read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,23 +133,31 @@ pub struct Published {
     pub hold: watch::Sender<Option<Hold>>,
     /// Unix milliseconds of the last sign of life of the configurator's thread (for the watchdog).
     pub heartbeat: AtomicI64,
-    history: Mutex<VecDeque<PassRecord>>,
+    history: Mutex<History>,
+}
+
+#[derive(Debug, Default)]
+struct History {
+    passes: VecDeque<PassRecord>,
+    steps: usize,
 }
 
 impl Published {
     /// Remembers a pass.
     pub fn record(&self, pass: PassRecord) {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
-        if history.len() == HISTORY_LIMIT {
-            history.pop_front();
+        history.steps += pass.steps.len();
+        history.passes.push_back(pass);
+        while history.passes.len() > HISTORY_LIMIT || (history.steps > HISTORY_STEPS && history.passes.len() > 1) {
+            let forgotten = history.passes.pop_front().map_or(0, |pass| pass.steps.len());
+            history.steps -= forgotten;
         }
-        history.push_back(pass);
     }
 
     /// The latest passes, the newest first.
     #[must_use]
     pub fn history(&self, limit: usize) -> Vec<PassRecord> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).iter().rev().take(limit).cloned().collect()
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).passes.iter().rev().take(limit).cloned().collect()
     }
 
     /// Adds to a counter the time a pass took.
@@ -163,4 +173,27 @@ pub trait Requests: Send + Sync + 'static {
     fn resync(&self, accept_removals: bool);
     /// Lets the named interface take over an unmarked pair that stands under the wished names.
     fn adopt(&self, name: &str);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(sequence: u64, steps: usize) -> PassRecord {
+        let step = StepRecord { step: "create".into(), outcome: "done".into() };
+        let (triggers, drift) = (Vec::new(), Vec::new());
+        PassRecord { sequence, started: Timestamp(0), elapsed_us: 1, triggers, drift, steps: vec![step; steps] }
+    }
+
+    #[test]
+    fn the_history_is_bounded_in_passes_and_in_steps() {
+        let published = Published::default();
+        let known = |published: &Published| published.history(usize::MAX).iter().map(|pass| pass.sequence).collect::<Vec<_>>();
+        (0..=HISTORY_LIMIT as u64).for_each(|n| published.record(pass(n, 1)));
+        assert_eq!((known(&published).len(), known(&published).last()), (HISTORY_LIMIT, Some(&1)));
+        published.record(pass(5000, HISTORY_STEPS - 1));
+        assert_eq!(known(&published), [5000, 1000]);
+        published.record(pass(5001, 2 * HISTORY_STEPS));
+        assert_eq!(known(&published), [5001], "the latest one is remembered, whatever its size");
+    }
 }

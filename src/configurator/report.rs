@@ -1,19 +1,18 @@
 //! After the work: statuses, index, history, retries, log.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::desired::Key;
 use super::memory::UsedNetns;
-use super::places::Resolution;
+use super::places::{Place, Resolution};
 use super::plan::{LEFTOVERS, Verdict};
 use super::published::{IndexEntry, NamespaceEntry, PassRecord};
 use super::status::{Failure, removing, status};
 use super::work::{Work, contended};
 use super::{Configurator, Now};
-use crate::model::{InterfaceStatus, LinkId, Reason, State};
+use crate::model::{InterfaceStatus, LinkId, NetnsSlot, Reason, State};
 
 /// A namespace that went away in the middle of the work is expected to be told of by its tracker within this time.
 const ADRIFT_TRIES: u32 = 3;
@@ -223,9 +222,7 @@ impl Configurator {
             hold.clone_from(&self.hold);
             changed
         });
-        if std::mem::take(&mut self.todo.netns_changed) {
-            self.tell_namespaces();
-        }
+        self.tell_namespaces();
         if self.in_sync.is_none() {
             return;
         }
@@ -240,32 +237,36 @@ impl Configurator {
         }
     }
 
+    /// Tells of the slots that were touched, not of all: a change costs the same however many there are.
     fn tell_namespaces(&mut self) {
-        let mut entries: BTreeMap<Arc<str>, NamespaceEntry> = BTreeMap::new();
-        let mut used: Vec<UsedNetns> = Vec::new();
-        for (slot, place) in self.places.iter() {
-            let (state, message, cookie, inode) = match &place.resolution {
-                Resolution::Resolving => ("RESOLVING", String::new(), 0, 0),
-                Resolution::Bound { netns, .. } => ("BOUND", String::new(), netns.id.0.get(), netns.inode),
-                Resolution::Missing(_, message) => ("MISSING", message.clone(), 0, 0),
-                Resolution::Refused(_, message) => ("REFUSED", message.clone(), 0, 0),
-            };
-            if let Resolution::Bound { netns, .. } = &place.resolution {
-                used.push(UsedNetns { id: netns.id, reference: slot.reference.clone() });
-            }
-            let (kind, reference) = (slot.reference.kind(), slot.reference.reference());
-            let key = format!("{kind}:{reference}:{}", slot.written_at);
-            let (since, replaced, interfaces) = (place.since, place.replaced, self.desired.slot_users(slot));
-            entries.insert(key.into(), NamespaceEntry { kind, reference, state, message, cookie, inode, since, interfaces, replaced });
-        }
-        used.sort();
-        self.parts.memory.remember_netns(&used);
         let book = &self.parts.published.namespaces;
-        let (_, known) = book.snapshot();
-        let gone = known.iter().filter(|(key, _)| !entries.contains_key(key)).map(|(key, _)| (key.clone(), None)).collect::<Vec<_>>();
-        let changed = entries.into_iter().filter(|(key, entry)| book.get(key).as_deref() != Some(entry));
-        book.publish(changed.map(|(key, entry)| (key, Some(entry))).chain(gone).collect::<Vec<_>>());
+        let mut changes: Vec<(Arc<str>, Option<NamespaceEntry>)> = Vec::new();
+        for slot in std::mem::take(&mut self.todo.slots) {
+            let key: Arc<str> = format!("{}:{}:{}", slot.reference.kind(), slot.reference.reference(), slot.written_at).into();
+            let entry = self.places.get(&slot).map(|place| namespace_entry(&slot, place, self.desired.slot_users(&slot)));
+            if book.get(&key).as_deref() != entry.as_ref() {
+                changes.push((key, entry));
+            }
+        }
+        book.publish(changes);
+        if std::mem::take(&mut self.todo.bindings) {
+            let bound = self.places.iter().filter_map(|(slot, _)| Some((slot, self.places.bound(slot)?.id)));
+            let mut used: Vec<UsedNetns> = bound.map(|(slot, id)| UsedNetns { id, reference: slot.reference.clone() }).collect();
+            used.sort();
+            self.parts.memory.remember_netns(&used);
+        }
     }
+}
+
+fn namespace_entry(slot: &NetnsSlot, place: &Place, interfaces: usize) -> NamespaceEntry {
+    let (state, message, cookie, inode) = match &place.resolution {
+        Resolution::Resolving => ("RESOLVING", String::new(), 0, 0),
+        Resolution::Bound { netns, .. } => ("BOUND", String::new(), netns.id.0.get(), netns.inode),
+        Resolution::Missing(_, message) => ("MISSING", message.clone(), 0, 0),
+        Resolution::Refused(_, message) => ("REFUSED", message.clone(), 0, 0),
+    };
+    let (kind, reference) = (slot.reference.kind(), slot.reference.reference());
+    NamespaceEntry { kind, reference, state, message, cookie, inode, since: place.since, interfaces, replaced: place.replaced }
 }
 
 /// One warning when an object turns bad, none while it stays so.

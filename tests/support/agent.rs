@@ -21,6 +21,7 @@ const HTTP: &str = "127.0.0.1:9191";
 pub struct Agent<'h> {
     host: &'h Host,
     label: String,
+    http: bool,
     arguments: Vec<String>,
     trace: Option<PathBuf>,
     child: Option<Child>,
@@ -29,7 +30,7 @@ pub struct Agent<'h> {
 impl Host {
     /// An agent with label `vpp1` on the embedded store, not yet started.
     pub fn agent(&self) -> Agent<'_> {
-        Agent { host: self, label: "vpp1".to_owned(), arguments: Vec::new(), trace: None, child: None }
+        Agent { host: self, label: "vpp1".to_owned(), http: true, arguments: Vec::new(), trace: None, child: None }
     }
 
     /// An agent with label `vpp1` on the embedded store, ready.
@@ -53,6 +54,14 @@ impl Agent<'_> {
     #[must_use]
     pub fn label(mut self, label: &str) -> Self {
         label.clone_into(&mut self.label);
+        self.http = label == "vpp1";
+        self
+    }
+
+    /// Serving HTTP whatever its label.
+    #[must_use]
+    pub fn with_http(mut self) -> Self {
+        self.http = true;
         self
     }
 
@@ -105,7 +114,7 @@ impl Agent<'_> {
             }
             None => self.host.command("", binary),
         };
-        let http = if self.label == "vpp1" { HTTP } else { "off" };
+        let http = if self.http { HTTP } else { "off" };
         command.args(["--label", &self.label, "--grpc-listen", "off", "--docker-host", "off", "--http-listen", http]);
         command.arg("--state-dir").arg(self.state_dir()).arg("--socket").arg(self.socket());
         command.args(&self.arguments).stdout(log()).stderr(log());
@@ -124,7 +133,8 @@ impl Agent<'_> {
         self.file("state")
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Its gRPC socket.
+    pub fn socket(&self) -> PathBuf {
         self.file("sock")
     }
 

@@ -24,6 +24,8 @@ pub(super) struct SharedMemory(pub Arc<Mutex<Remembered>>);
 pub(super) struct Remembered {
     pub store: Option<KnownStore>,
     pub netns: Vec<UsedNetns>,
+    /// How often that was written.
+    pub netns_writes: usize,
     pub applied: bool,
 }
 
@@ -35,7 +37,9 @@ impl Memory for SharedMemory {
         self.0.lock().unwrap().store = Some(store.clone());
     }
     fn remember_netns(&mut self, used: &[UsedNetns]) {
-        self.0.lock().unwrap().netns = used.to_vec();
+        let mut remembered = self.0.lock().unwrap();
+        remembered.netns = used.to_vec();
+        remembered.netns_writes += 1;
     }
     fn first_start(&self) -> bool {
         !self.0.lock().unwrap().applied

@@ -47,6 +47,26 @@ fn a_settled_system_plans_nothing() {
 }
 
 #[test]
+fn namespaces_are_told_of_when_something_about_them_changes() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    let told = |bench: &Bench| (bench.published.namespaces.snapshot().0, bench.memory.0.lock().unwrap().netns_writes);
+    let users = |bench: &Bench| bench.published.namespaces.get("NAMED:red:0").map(|entry| entry.interfaces);
+    let before = told(&bench);
+    assert_eq!(users(&bench), Some(1));
+    bench.put(&[("veth1", &veth("veth1", "veth2", "red", r#","mtu":1400"#))]);
+    assert_eq!(told(&bench), before, "a change of a wish is none of its namespace");
+    bench.put(&[("veth3", &veth("veth3", "veth4", "red", ""))]);
+    assert_eq!(users(&bench), Some(2));
+    bench.del("veth3");
+    assert_eq!(users(&bench), Some(1));
+    assert_eq!(told(&bench).1, before.1, "where references lead has not changed");
+    bench.del("veth1");
+    assert_eq!(users(&bench), None);
+    assert_eq!(told(&bench).1, before.1 + 1);
+}
+
+#[test]
 fn settings_change_in_place() {
     let mut bench = Bench::new();
     the_pair(&mut bench);
