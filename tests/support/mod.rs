@@ -10,13 +10,17 @@ pub mod canary;
 pub mod etcd;
 pub mod host;
 pub mod kernel;
+pub mod wire;
 pub mod wish;
+pub mod world;
 
 pub use agent::Agent;
 pub use canary::Canaries;
 pub use etcd::Etcd;
 pub use host::Host;
+pub use wire::{Point, Wire};
 pub use wish::{pair, the_pair, veth};
+pub use world::World;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
