@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod canary;
+pub mod dice;
 pub mod etcd;
 pub mod host;
 pub mod kernel;
@@ -16,6 +17,7 @@ pub mod world;
 
 pub use agent::Agent;
 pub use canary::Canaries;
+pub use dice::Dice;
 pub use etcd::Etcd;
 pub use host::Host;
 pub use wire::{Point, Wire};

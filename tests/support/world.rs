@@ -64,24 +64,12 @@ impl<'h> World<'h> {
         if statuses.len() != wishes.len() {
             return Err(json!({"statuses": statuses, "wishes": wishes.len()}));
         }
-        wishes.iter().try_for_each(|wish| self.compare_status(wish, &statuses))
-    }
-
-    fn compare_status(&self, wish: &Value, statuses: &[Value]) -> Result<(), Value> {
-        let status = statuses.iter().find(|status| status["name"] == wish["name"]).ok_or("a status is missing")?;
-        let link = wanted_link(wish);
-        let netns = netns(wish);
-        let index = self.host.link(netns, link["ifname"].as_str().unwrap_or_default()).map(|link| link.index);
-        let addresses = |list: &Value| list.as_array().into_iter().flatten().map(Value::to_string).collect::<BTreeSet<_>>();
-        let right = status["state"] == "CONFIGURED"
-            && status["if_index"].as_u64() == index
-            && status["host_if_name"] == link["ifname"]
-            && status["phys_address"] == link["address"]
-            && status["mtu"] == link["mtu"]
-            && status["admin"] == if link["up"] == true { "UP" } else { "DOWN" }
-            && (netns.is_empty() || status["namespace"]["reference"] == netns)
-            && addresses(&status["ip_addresses"]) == addresses(&link["addresses"]);
-        if right { Ok(()) } else { Err(json!({"status": status, "link": link, "index": index})) }
+        let links = SPACES.map(|netns| (netns, if wishes.is_empty() { Vec::new() } else { self.host.links(netns) }));
+        let index = |netns: &str, name: &Value| {
+            let (_, links) = links.iter().find(|(place, _)| *place == netns)?;
+            links.iter().find(|link| link.name == *name).map(|link| link.index)
+        };
+        wishes.iter().try_for_each(|wish| compare_status(wish, &statuses, &index))
     }
 
     /// The whole host as these wishes want it.
@@ -108,6 +96,24 @@ impl<'h> World<'h> {
         self.agent.start();
         self.agent.wait_ready();
     }
+}
+
+/// Whether a status says what its wish says; links have these indexes.
+fn compare_status(wish: &Value, statuses: &[Value], index: &dyn Fn(&str, &Value) -> Option<u64>) -> Result<(), Value> {
+    let status = statuses.iter().find(|status| status["name"] == wish["name"]).ok_or("a status is missing")?;
+    let link = wanted_link(wish);
+    let netns = netns(wish);
+    let index = index(netns, &link["ifname"]);
+    let addresses = |list: &Value| list.as_array().into_iter().flatten().map(Value::to_string).collect::<BTreeSet<_>>();
+    let right = status["state"] == "CONFIGURED"
+        && status["if_index"].as_u64() == index
+        && status["host_if_name"] == link["ifname"]
+        && status["phys_address"] == link["address"]
+        && status["mtu"] == link["mtu"]
+        && status["admin"] == if link["up"] == true { "UP" } else { "DOWN" }
+        && (netns.is_empty() || status["namespace"]["reference"] == netns)
+        && addresses(&status["ip_addresses"]) == addresses(&link["addresses"]);
+    if right { Ok(()) } else { Err(json!({"status": status, "link": link, "index": index})) }
 }
 
 /// Strangers' pairs: names and marks near the agent's, across namespaces and within one.
