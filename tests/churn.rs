@@ -50,15 +50,22 @@ fn ended_while_deleting_again_and_again() {
         etcd.put_all(&wishes);
         agent.wait_configured(&borrowed(&names));
         etcd.delete_all(&borrowed(&names));
-        let gone = dice.below(160);
-        eventually("so many are gone", || veths(&host, "red").len() * 3 / 2 <= 200 - gone);
-        // Statuses first: what has none any more must not be there when the kernel is asked afterwards.
-        let said: BTreeSet<String> = agent.statuses().iter().map(|status| status["name"].as_str().unwrap_or_default().to_owned()).collect();
-        let there: Vec<String> = spaces.iter().flat_map(|netns| veths(&host, netns)).collect();
-        let unsaid: Vec<&String> = there.iter().filter(|name| !said.contains(*name)).collect();
-        assert_eq!(unsaid, [""; 0], "round {round}: called gone and still there");
+        let some = dice.below(80);
+        let mut left = eventually_ok("some are gone", || {
+            let left = veths(&host, "red").len();
+            if left * 3 / 2 <= 200 - some { Ok(left) } else { Err(left) }
+        });
+        if round % 2 == 1 {
+            // Statuses first: what has none any more must not be there when the kernel is asked afterwards.
+            let all = agent.statuses();
+            let said: BTreeSet<&str> = all.iter().filter_map(|status| status["name"].as_str()).collect();
+            let there: Vec<String> = spaces.iter().flat_map(|netns| veths(&host, netns)).collect();
+            let unsaid: Vec<&String> = there.iter().filter(|name| !said.contains(name.as_str())).collect();
+            assert_eq!(unsaid, [""; 0], "round {round}: called gone and still there");
+            left = there.len();
+        }
         assert!(agent.stop().success(), "round {round}");
-        interrupted += usize::from(spaces.iter().any(|netns| !veths(&host, netns).is_empty()));
+        interrupted += usize::from(left > 0);
         assert_eq!(etcd.keys(&support::etcd::status_key("")), [""; 0], "round {round}: statuses of an agent that is not there");
         agent.start();
         agent.wait_ready();
@@ -66,7 +73,8 @@ fn ended_while_deleting_again_and_again() {
         eventually_eq("and forgotten", &0, || agent.statuses().len());
         canaries.assert_untouched();
     }
-    tell(&format!("{interrupted} of 12 deletions were interrupted by the end"));
+    tell(&format!("{interrupted} of 12 ends came while links were being deleted"));
+    assert!(interrupted >= 4, "{interrupted}");
 }
 
 /// The start namespace of an agent, and that of each of its threads which stays.
@@ -228,7 +236,7 @@ fn listings_interrupted_by_churn() {
     let names = names(PAIRS);
     agent.apply(&(0..PAIRS).flat_map(|n| pair(n, "red", "blue")).collect::<Vec<_>>());
     agent.wait_configured(&borrowed(&names));
-    let links = |netns: &str| host.links(netns).into_iter().filter(|link| link.kind == "veth").collect::<Vec<_>>();
+    let links = |netns: &str| host.links(netns).into_iter().filter(|link| link.alias.starts_with("vnf-agent:")).collect::<Vec<_>>();
     let before = [links("red"), links("blue")];
     let steps = || agent.history().len();
     let (steps_before, over) = (steps(), AtomicBool::new(false));
@@ -261,7 +269,7 @@ fn listings_interrupted_by_churn() {
 /// Adds and removes bridges until it is over; returns how many.
 fn churn(host: &Host, over: &AtomicBool) -> usize {
     // Added one by one, without waiting; removed together, for which the kernel waits only once.
-    let add = |n: usize| format!("link add s{n} group 77 type bridge\naddress add 192.0.2.{n}/32 dev s{n}\n");
+    let add = |n: usize| format!("link add s{n} group 77 type veth peer name t{n}\naddress add 192.0.2.{n}/32 dev s{n}\n");
     let batch: String = (1..=60).map(add).chain(["link del group 77\n".to_owned()]).collect();
     let mut made = 0;
     while !over.load(Ordering::Relaxed) {
@@ -269,7 +277,7 @@ fn churn(host: &Host, over: &AtomicBool) -> usize {
         let written = ip.stdin.take().expect("piped").write_all(batch.as_bytes());
         written.expect("ip reads");
         assert!(ip.wait().expect("a child").success());
-        made += 60;
+        made += 120;
     }
     made
 }
