@@ -148,6 +148,34 @@ fn namespaces_vanish_in_the_middle() {
     canaries.assert_untouched();
 }
 
+/// C53: the folder of the named namespaces is taken away with all that is in it, and made again.
+#[test]
+fn the_folder_of_namespaces_vanishes() {
+    let spaces = ["c0", "c1", "c2"];
+    let host = Host::with_netns(&spaces);
+    let canaries = Canaries::plant(&host, &[""]);
+    let agent = host.agent().with(&["--named-netns", "wait"]).started();
+    let start = inode(&host.netns_file(""));
+    agent.put_all(&(0..6).flat_map(|n| pair(n, spaces[n % 3], spaces[(n + 1) % 3])).collect::<Vec<_>>());
+    let names = names(6);
+    let mut dice = Dice::new(53);
+    for round in 0..20 {
+        if dice.below(2) == 0 {
+            agent.wait_configured(&borrowed(&names));
+        }
+        host.run("umount --lazy /run/netns");
+        host.run("rm -r /run/netns");
+        if dice.below(2) == 0 {
+            agent.wait_for("a0", "PENDING", "NAMESPACE_MISSING");
+        }
+        spaces.iter().for_each(|netns| host.add_netns(netns));
+        assert_eq!((misplaced(&agent, start), veths(&host, "")), (vec![], vec![]), "round {round}");
+    }
+    agent.wait_configured(&borrowed(&names));
+    assert_eq!(spaces.map(|netns| veths(&host, netns).len()), [4; 3]);
+    canaries.assert_untouched();
+}
+
 /// What an agent holds: open files, and namespaces. Each that it works in has an id where it lives, which the kernel takes back when the
 /// namespace ends, that is when nobody holds it any more (`lsns` would also show those of other tests).
 fn held(host: &Host, agent: &Agent<'_>) -> [usize; 2] {
@@ -245,7 +273,7 @@ fn listings_interrupted_by_churn() {
         let churn = scope.spawn(|| churn(&host, &over));
         let mut strace = host.command("", "strace");
         let thread = threads(agent.pid(), "configurator")[0].to_string();
-        strace.args(["-qqq", "-s", "0", "-e", "trace=recvfrom", "-p", &thread, "-o"]).arg(&trace);
+        strace.args(["-qqq", "-e", "trace=recvfrom", "-p", &thread, "-o"]).arg(&trace);
         let mut strace = strace.stderr(Stdio::null()).spawn().expect("nsenter starts");
         let end = Instant::now() + Duration::from_secs(6);
         while Instant::now() < end {
