@@ -53,7 +53,8 @@ impl<'h> World<'h> {
 
     /// Whether kernel and statuses are what these wishes say, strangers included; if not, where they differ.
     pub fn compare(&self, wishes: &[Value]) -> Result<(), Value> {
-        let (seen, wanted) = (self.host.digest(&SPACES), self.wanted(wishes));
+        let (seen, links) = self.host.digest_and_links(&SPACES);
+        let wanted = self.wanted(wishes);
         for netns in SPACES {
             if seen[netns] != wanted[netns] {
                 return Err(difference(netns, &seen[netns], &wanted[netns]));
@@ -64,10 +65,9 @@ impl<'h> World<'h> {
         if statuses.len() != wishes.len() {
             return Err(json!({"statuses": statuses, "wishes": wishes.len()}));
         }
-        let links = SPACES.map(|netns| (netns, if wishes.is_empty() { Vec::new() } else { self.host.links(netns) }));
         let index = |netns: &str, name: &Value| {
-            let (_, links) = links.iter().find(|(place, _)| *place == netns)?;
-            links.iter().find(|link| link.name == *name).map(|link| link.index)
+            let place = SPACES.iter().position(|place| *place == netns)?;
+            links[place].iter().find(|link| link.name == *name).map(|link| link.index)
         };
         wishes.iter().try_for_each(|wish| compare_status(wish, &statuses, &index))
     }
