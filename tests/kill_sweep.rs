@@ -177,6 +177,45 @@ fn killed_while_switching_ipv6() {
     }
 }
 
+/// A namespace that is missing, and so made: an empty file, a new namespace, its mount.
+#[test]
+fn killed_while_making_a_namespace() {
+    let host = Host::with_netns(&["blue"]);
+    let etcd = host.start_etcd();
+    let mut agent = host.agent().on_etcd().started();
+    let wishes = [end(1, "veth1", "veth2", "new", json!({})), end(2, "veth2", "veth1", "blue", json!({}))];
+    let mut kills = Vec::new();
+    for call in ["mount", "unshare"] {
+        for n in 1..MOST {
+            let wire = Wire::lay(agent.pid(), &Point::of("", call), n);
+            etcd.put_all(&wishes);
+            let configured = |agent: &support::Agent<'_>| agent.vnfctl(&["status", "veth1"]).stdout.contains("CONFIGURED");
+            support::eventually("killed, or done", || agent.has_ended() || configured(&agent));
+            drop(wire);
+            let killed = agent.has_ended();
+            if killed {
+                kills.push((call, n));
+                agent.wait();
+                agent.start();
+            }
+            agent.wait_configured(&["veth1", "veth2"]);
+            assert_eq!(host.link_names("new"), ["veth1"]);
+            let mut folder: Vec<_> =
+                std::fs::read_dir(host.outside("/run/netns")).expect("a folder").flatten().map(|f| f.file_name()).collect();
+            folder.sort();
+            assert_eq!(folder, ["blue", "new"]);
+            etcd.delete_all(&["veth1", "veth2"]);
+            support::eventually_eq("both are forgotten", &0, || agent.statuses().len());
+            host.del_netns("new");
+            if !killed {
+                break;
+            }
+        }
+    }
+    tell(&format!("killed while making a namespace: {kills:?}"));
+    assert!(["mount", "unshare"].iter().all(|call| kills.iter().any(|kill| kill.0 == *call)), "{kills:?}");
+}
+
 /// What it remembers across restarts: a file that is replaced.
 #[test]
 fn killed_while_remembering() {

@@ -1,11 +1,12 @@
 //! A host with etcd, an agent and strangers' links, and what all of it must look like for given wishes: computed from the wishes, not from
 //! what the agent once did.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use vnf_agent::model::{AgentLabel, Owner};
 
+use super::etcd::status_key;
 use super::{Agent, Canaries, Etcd, Host, eventually_ok, wish};
 
 /// The namespaces of a [`World`]; the empty name is the agent's own.
@@ -69,7 +70,21 @@ impl<'h> World<'h> {
             let place = SPACES.iter().position(|place| *place == netns)?;
             links[place].iter().find(|link| link.name == *name).map(|link| link.index)
         };
-        wishes.iter().try_for_each(|wish| compare_status(wish, &statuses, &index))
+        wishes.iter().try_for_each(|wish| compare_status(wish, &statuses, &index))?;
+        self.compare_published(&statuses)
+    }
+
+    /// Whether the store holds these statuses and no others, all under one lease: one of an agent that died takes its statuses away.
+    fn compare_published(&self, statuses: &[Value]) -> Result<(), Value> {
+        let published = self.etcd.values(&status_key(""));
+        let leases: BTreeSet<i64> = published.iter().map(|(_, lease)| *lease).collect();
+        let known: BTreeMap<String, &Value> = statuses.iter().map(|status| (status["name"].to_string(), status)).collect();
+        let right = |(published, _): &(Value, i64)| {
+            let same = |status: &&Value| ["state", "if_index", "revision"].iter().all(|field| status[*field] == published[*field]);
+            known.get(&published["name"].to_string()).is_some_and(same)
+        };
+        let all = published.len() == statuses.len() && published.iter().all(right) && leases.len() <= 1 && !leases.contains(&0);
+        if all { Ok(()) } else { Err(json!({"published": published, "said": statuses})) }
     }
 
     /// The whole host as these wishes want it.
