@@ -281,7 +281,7 @@ fn listings_interrupted_by_churn() {
             let missing: Vec<_> = agent.statuses().into_iter().filter(|status| status["state"] != "CONFIGURED").collect();
             assert!(missing.is_empty(), "{missing:?}");
         }
-        // Killed, it would leave the thread stopped, and not write what it has seen.
+        // Killed, it would not write what it has seen.
         kill(Pid::from_raw(strace.id().try_into().expect("a process number")), Signal::SIGTERM).expect("it runs");
         strace.wait().expect("a child");
         over.store(true, Ordering::Relaxed);

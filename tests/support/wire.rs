@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -60,9 +61,14 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // On this signal it lets go of the process; killed, it would leave it stopped in the middle of a call.
+        // On this signal it lets go of the process. It may wait for ever for a thread that died while it was being attached.
         let pid = Pid::from_raw(self.0.id().try_into().expect("a process number"));
         let _ = kill(pid, Signal::SIGTERM);
+        let patience = Instant::now() + Duration::from_millis(500);
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
