@@ -2,7 +2,7 @@
 //! call itself is not performed any more.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,11 +40,19 @@ pub struct Wire(Child);
 impl Wire {
     /// Lays it across a process that runs; `n` counts from one, from now on, for each thread by itself. It lies when this returns.
     pub fn lay(pid: u32, point: &Point, n: usize) -> Self {
+        let inject = format!("inject={}:signal=SIGKILL:when={n}", point.call);
+        Self::follow(pid, point, &["-o", "/dev/null", "-e", &inject])
+    }
+
+    /// Kills nothing, and writes down the calls, one a line.
+    pub fn record(pid: u32, point: &Point, file: &Path) -> Self {
+        Self::follow(pid, point, &["-o", &file.display().to_string()])
+    }
+
+    fn follow(pid: u32, point: &Point, more: &[&str]) -> Self {
         let threads = threads(pid, point.threads);
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "strace", "-qqq", "-o", "/dev/null"]);
-        command.args(["-e", &format!("trace={}", point.call)]);
-        command.args(["-e", &format!("inject={}:signal=SIGKILL:when={n}", point.call)]);
+        command.args(["--pdeathsig", "KILL", "strace", "-qqq", "-e", &format!("trace={}", point.call)]).args(more);
         for path in &point.paths {
             command.arg("-P").arg(path);
         }

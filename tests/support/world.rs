@@ -2,6 +2,7 @@
 //! what the agent once did.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use vnf_agent::model::{AgentLabel, Owner};
@@ -100,8 +101,14 @@ impl<'h> World<'h> {
     }
 
     /// Waits until everything is what these wishes say.
+    ///
+    /// # Panics
+    /// When it is not, or only after so long that a periodic look must have helped: the agent's beat (10 s), the end of a lease (15 s), the
+    /// regular reading of a namespace (24 to 36 s).
     pub fn settle(&self, wishes: &[Value], when: &str) {
+        let begin = Instant::now();
         eventually_ok(&format!("everything is as wished, {when}"), || self.compare(wishes));
+        assert!(begin.elapsed() < Duration::from_secs(9), "as wished only after {:?}, {when}", begin.elapsed());
         self.canaries.assert_untouched();
     }
 
