@@ -2,9 +2,7 @@
 //! recovery and at any other moment, then started again: the kernel and the statuses are what the wishes say, and nothing foreign was touched.
 //!
 //! Each sweep goes there and back between two sets of wishes, killed at the n-th call of a kind, for n = 1, 2, … until both ways were gone
-//! without a kill. So the last kill point of each kind is reached, however many there are. Of the requests to the kernel, those that only
-//! read after others that only read are left out: they find the same state. With `KILL_SWEEP=all` they are not.
-
+//! without a kill. So the last kill point of each kind is reached, however many there are.
 mod support;
 
 use std::time::Duration;
@@ -109,39 +107,6 @@ fn sweep(world: &mut World<'_>, back: &[Value], there: &[Value], point: &Point) 
     panic!("no end of kill points: {kills:?} at {point:?}");
 }
 
-/// As [`sweep`], at the requests to the kernel.
-fn sweep_requests(world: &mut World<'_>, back: &[Value], there: &[Value]) -> [usize; 2] {
-    let point = Point::of(SENDS.0, SENDS.1);
-    if std::env::var("KILL_SWEEP").is_ok_and(|which| which == "all") {
-        return sweep(world, back, there, &point);
-    }
-    world.write(back);
-    world.settle(back, "before the sweep");
-    let ways = [there, back];
-    let points = ways.map(|wishes| requests(world, wishes, &point));
-    let mut kills = [0, 0];
-    for at in 0..points.iter().map(Vec::len).max().unwrap_or_default() {
-        for way in 0..2 {
-            kills[way] += usize::from(go(world, ways[way], &point, points[way].get(at).copied()));
-        }
-    }
-    tell(&format!("{point:?}: {kills:?} kills at {points:?}"));
-    kills
-}
-
-/// Goes to these wishes and writes down at which requests to die: each that modifies, and each after one of those.
-fn requests(world: &mut World<'_>, wishes: &[Value], point: &Point) -> Vec<usize> {
-    let file = world.host.path("requests");
-    let wire = Wire::record(world.agent.pid(), point, &file);
-    world.write(wishes);
-    world.settle(wishes, "recorded");
-    drop(wire);
-    let trace = std::fs::read_to_string(&file).expect("a record");
-    let modifying = ["NEWLINK", "SETLINK", "DELLINK", "NEWADDR", "DELADDR"].map(|word| format!("nlmsg_type=RTM_{word}"));
-    let modifies: Vec<bool> = trace.lines().map(|line| modifying.iter().any(|word| line.contains(word))).collect();
-    (0..=modifies.len()).filter(|n| modifies.get(*n) == Some(&true) || (*n > 0 && modifies[n - 1])).map(|n| n + 1).collect()
-}
-
 #[allow(clippy::print_stderr, reason = "shown with --nocapture and with a failed test: a sweep must say what it has swept")]
 fn tell(what: &str) {
     eprintln!("{what}");
@@ -154,14 +119,14 @@ fn sends() -> Point {
 #[test]
 fn killed_while_creating_and_deleting() {
     let host = Host::new();
-    let kills = sweep_requests(&mut World::new(&host), &[], &start());
+    let kills = sweep(&mut World::new(&host), &[], &start(), &sends());
     assert!(kills[0] > 5 && kills[1] > 3, "{kills:?}");
 }
 
 #[test]
 fn killed_while_changing() {
     let host = Host::new();
-    let kills = sweep_requests(&mut World::new(&host), &start(), &changed());
+    let kills = sweep(&mut World::new(&host), &start(), &changed(), &sends());
     assert!(kills.iter().all(|kills| *kills > 5), "{kills:?}");
 }
 
@@ -170,14 +135,14 @@ fn killed_while_names_change_places() {
     let host = Host::new();
     let one = together(["eth1", "x1", "eth2", "x2", "eth3", "x3"]);
     let other = together(["eth2", "y1", "eth3", "x2", "eth1", "y3"]);
-    let kills = sweep_requests(&mut World::new(&host), &one, &other);
+    let kills = sweep(&mut World::new(&host), &one, &other, &sends());
     assert!(kills.iter().all(|kills| *kills > 5), "{kills:?}");
 }
 
 #[test]
 fn killed_while_moving() {
     let host = Host::new();
-    let kills = sweep_requests(&mut World::new(&host), &start(), &elsewhere());
+    let kills = sweep(&mut World::new(&host), &start(), &elsewhere(), &sends());
     assert!(kills.iter().all(|kills| *kills > 5), "{kills:?}");
 }
 

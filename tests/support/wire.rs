@@ -2,7 +2,7 @@
 //! call itself is not performed any more.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,19 +40,11 @@ pub struct Wire(Child);
 impl Wire {
     /// Lays it across a process that runs; `n` counts from one, from now on, for each thread by itself. It lies when this returns.
     pub fn lay(pid: u32, point: &Point, n: usize) -> Self {
-        let inject = format!("inject={}:signal=SIGKILL:when={n}", point.call);
-        Self::follow(pid, point, &["-o", "/dev/null", "-e", &inject])
-    }
-
-    /// Kills nothing, and writes down the calls, one a line.
-    pub fn record(pid: u32, point: &Point, file: &Path) -> Self {
-        Self::follow(pid, point, &["-o", &file.display().to_string()])
-    }
-
-    fn follow(pid: u32, point: &Point, more: &[&str]) -> Self {
         let threads = threads(pid, point.threads);
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "strace", "-qqq", "-e", &format!("trace={}", point.call)]).args(more);
+        command.args(["--pdeathsig", "KILL", "strace", "-qqq", "-o", "/dev/null"]);
+        command.args(["-e", &format!("trace={}", point.call)]);
+        command.args(["-e", &format!("inject={}:signal=SIGKILL:when={n}", point.call)]);
         for path in &point.paths {
             command.arg("-P").arg(path);
         }
@@ -97,4 +89,13 @@ pub fn thread_name(pid: u32, thread: u32) -> String {
 fn is_traced(pid: u32, thread: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).unwrap_or_default();
     status.lines().filter_map(|line| line.strip_prefix("TracerPid:")).all(|tracer| tracer.trim() != "0")
+}
+
+/// Whether a line of `strace` shows a request that modifies links or addresses. Of a socket in another namespace `strace` does not find out the
+/// protocol, and shows the bare number.
+pub fn modifies(line: &str) -> bool {
+    let requests = [("NEWLINK", "0x10"), ("DELLINK", "0x11"), ("SETLINK", "0x13"), ("NEWADDR", "0x14"), ("DELADDR", "0x15")];
+    let shows =
+        |(name, number): &(&str, &str)| line.contains(&format!("nlmsg_type=RTM_{name}")) || line.contains(&format!("nlmsg_type={number} "));
+    requests.iter().any(shows)
 }
