@@ -3,6 +3,7 @@
 //!
 //! Each sweep goes there and back between two sets of wishes, killed at the n-th call of a kind, for n = 1, 2, … until both ways were gone
 //! without a kill. So the last kill point of each kind is reached, however many there are.
+
 mod support;
 
 use std::time::Duration;
