@@ -160,6 +160,9 @@ fn killed_while_reaping() {
         .collect();
     let kills = sweep(&mut world, &[], &many, &Point::of("reaper", "sendto"));
     assert!(kills[0] == 0 && kills[1] >= 4, "{kills:?}");
+    // With few, all are marked when the first is to be deleted: no later deletion by group takes them along.
+    let kills = sweep(&mut world, &[], &start(), &Point::of("reaper", "sendto"));
+    assert!(kills[0] == 0 && kills[1] > 0, "{kills:?}");
 }
 
 /// The switch of IPv6, which is a file per link.
