@@ -1,7 +1,6 @@
 //! Carries statuses from the configurator's book to the store, and publishes how the agent itself stands.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use crate::api::Context;
@@ -21,10 +20,11 @@ pub async fn run(statuses: StatusHandle, context: Arc<Context>) -> StatusHandle 
     let mut latest = context.published.statuses.subscribe();
     let mut agent = tokio::time::interval(AGENT_EVERY);
     let mut hold = context.published.hold.subscribe();
+    let mut listed = context.published.first_listing_applied.subscribe();
     let (mut seen, mut swept) = (0, false);
     loop {
         seen = follow(&statuses, &context, seen);
-        if !swept && context.published.first_listing_applied.load(Ordering::Acquire) {
+        if !swept && *listed.borrow_and_update() {
             swept = true;
             sweep(&statuses, &context);
             publish_agent(&statuses, &context);
@@ -33,6 +33,8 @@ pub async fn run(statuses: StatusHandle, context: Arc<Context>) -> StatusHandle 
         tokio::select! {
             () = context.stop.cancelled() => return statuses,
             changed = latest.changed() => if changed.is_err() { return statuses },
+            // A listing without a wish changes no status.
+            _ = listed.changed() => {}
             _ = hold.changed() => publish_agent(&statuses, &context),
             _ = agent.tick() => publish_agent(&statuses, &context),
         }

@@ -55,9 +55,9 @@ async fn not_ready(host: &Host) -> String {
 async fn readiness() {
     let host = start("etcd").await;
     assert_eq!(get(&host, "/readiness").await.code, 200);
-    host.published.first_listing_applied.store(false, Ordering::Release);
+    host.published.first_listing_applied.send_replace(false);
     assert_eq!(not_ready(&host).await, "NOT_LISTED");
-    host.published.first_listing_applied.store(true, Ordering::Release);
+    host.published.first_listing_applied.send_replace(true);
     let ago = |millis| Some(Timestamp(now().0 - millis));
     // A connection that is lost for a moment is no reason; silence is, whatever the connection looks like.
     host.health.send_replace(StoreHealth { live: false, last_heard: ago(15_000), ..healthy("etcd") });

@@ -2,16 +2,21 @@
 
 mod support;
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use support::wish::with;
 use support::{Agent, Canaries, Host, eventually, eventually_eq, pair, the_pair};
 
 /// What it sent to the kernel that modifies something: requests other than readings, as strace decodes them.
 fn writes(agent: &Agent<'_>) -> Vec<String> {
-    let modifying = ["NEWLINK", "SETLINK", "DELLINK", "NEWADDR", "DELADDR"];
     let trace = agent.trace();
-    assert!(trace.contains("RTM_GETLINK"), "the trace shows what is asked: {trace}");
-    trace.lines().filter(|line| modifying.iter().any(|word| line.contains(&format!("nlmsg_type=RTM_{word}")))).map(String::from).collect()
+    // Of links in the agent's own namespace, and of those in others.
+    assert!(
+        ["nlmsg_type=RTM_GETLINK", "nlmsg_type=0x12 "].iter().any(|word| trace.contains(word)),
+        "the trace shows what is asked: {trace}"
+    );
+    trace.lines().filter(|line| support::wire::modifies(line)).map(String::from).collect()
 }
 
 /// A restart adopts what stands and writes nothing (also C03, C70: "no change to healthy links").
@@ -116,6 +121,30 @@ fn no_status_outlives_its_key() {
     agent.wait_ready();
     eventually_eq("also after a restart", &left, || etcd.keys(&status_key("")));
     assert_ne!(agent.vnfctl(&["status", "veth1"]).code, 0, "not found");
+}
+
+/// Statuses that a killed agent left are taken away by the next start, not by their lease (15 s) or at the next beat (10 s): also when
+/// there is nothing else to be told.
+#[test]
+fn a_start_removes_the_statuses_of_a_killed_agent() {
+    let host = Host::with_netns(&["red", "blue"]);
+    let etcd = host.start_etcd();
+    let mut agent = host.agent().on_etcd().started();
+    // It waits for its peer, so its end changes nothing in the kernel.
+    etcd.put(&the_pair()[0]);
+    let statuses = || etcd.keys(&support::etcd::status_key("")).len();
+    eventually_eq("the status is written", &1, statuses);
+    agent.kill();
+    etcd.delete("veth1");
+    // The listing comes late, when all else has started.
+    etcd.freeze();
+    agent.spawn();
+    agent.wait_unready();
+    etcd.thaw();
+    agent.wait_ready();
+    let ready = Instant::now();
+    eventually_eq("it is gone", &0, statuses);
+    assert!(ready.elapsed() < Duration::from_secs(3), "it stood for {:?}", ready.elapsed());
 }
 
 /// C67, roughly: killed in the middle of many changes, it converges from wherever it was.

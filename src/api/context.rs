@@ -74,7 +74,7 @@ impl Context {
     /// The first of the reasons that hold.
     pub fn readiness(&self, now: Timestamp) -> Result<(), NotReady> {
         let store = self.store.borrow().clone();
-        if !self.published.first_listing_applied.load(Ordering::Acquire) {
+        if !*self.published.first_listing_applied.borrow() {
             let message = format!("the first listing of the store has not been applied yet: {}", store.message);
             return Err(NotReady { reason: "NOT_LISTED", message });
         }

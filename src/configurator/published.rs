@@ -1,7 +1,7 @@
 //! Everything that the configurator tells the outside: read by the API, the status writer and the metrics, written by passes only.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -125,8 +125,8 @@ pub struct Published {
     pub counters: PassCounters,
     /// The kernel's counters, as of the last pass.
     pub kernel: Mutex<KernelCounters>,
-    /// The first listing has been applied.
-    pub first_listing_applied: AtomicBool,
+    /// Whether the first listing has been applied. It never becomes false again.
+    pub first_listing_applied: watch::Sender<bool>,
     /// Revision up to which store events have been worked on by a pass.
     pub applied_revision: watch::Sender<i64>,
     /// HOLD, while it lasts.

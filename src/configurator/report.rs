@@ -226,8 +226,8 @@ impl Configurator {
         if self.in_sync.is_none() {
             return;
         }
-        if !published.first_listing_applied.load(Ordering::Relaxed) && !self.places.resolving() && self.todo.dirty.is_empty() {
-            published.first_listing_applied.store(true, Ordering::Release);
+        if !*published.first_listing_applied.borrow() && !self.places.resolving() && self.todo.dirty.is_empty() {
+            published.first_listing_applied.send_replace(true);
             self.parts.memory.listing_applied();
             tracing::info!(interfaces = self.desired.len(), "the first listing is applied");
         }

@@ -6,7 +6,6 @@ use std::future::ready;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Output;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
@@ -126,7 +125,7 @@ impl Host {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("run").join("agent.sock");
         let published = Arc::new(Published::default());
-        published.first_listing_applied.store(true, Ordering::Release);
+        published.first_listing_applied.send_replace(true);
         Self::in_dir(dir, socket, published, kind, options).await
     }
 

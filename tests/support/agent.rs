@@ -163,6 +163,11 @@ impl Agent<'_> {
         kill(pid, signal).expect("the agent runs");
     }
 
+    /// Whether it has ended, by itself or killed. [`Agent::wait`] is still to be called before it is started again.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.as_mut().expect("the agent was started").try_wait().expect("a child").is_some()
+    }
+
     /// Asks it to end and waits until it has.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::SIGTERM);

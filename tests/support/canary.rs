@@ -39,8 +39,13 @@ impl<'h> Canaries<'h> {
     /// # Panics
     /// When any of them is gone or differs, its index included.
     pub fn assert_untouched(&self) {
-        for (netns, was) in &self.planted {
-            assert_eq!(self.host.link(netns, &was.name).as_ref(), Some(was), "a foreign link in `{netns}` was touched");
+        // Each namespace is read once: tests ask this hundreds of times.
+        for planted in self.planted.chunk_by(|a, b| a.0 == b.0) {
+            let (netns, links) = (&planted[0].0, self.host.links(&planted[0].0));
+            for (_, was) in planted {
+                let is = links.iter().find(|link| link.name == was.name);
+                assert_eq!(is, Some(was), "a foreign link in `{netns}` was touched");
+            }
         }
     }
 }

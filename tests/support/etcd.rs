@@ -166,6 +166,12 @@ impl Etcd<'_> {
         answer.kvs().iter().map(|kv| kv.key_str().expect("text").to_owned()).collect()
     }
 
+    /// The values below a prefix as JSON, each with its lease, in the order of the keys.
+    pub fn values(&self, prefix: &str) -> Vec<(Value, i64)> {
+        let answer = self.client(async |mut client| client.get(prefix, Some(GetOptions::new().with_prefix())).await).expect("etcd answers");
+        answer.kvs().iter().map(|kv| (serde_json::from_slice(kv.value()).expect("JSON"), kv.lease())).collect()
+    }
+
     /// Writes a key outside of the agent's prefix many times: so many revisions pass.
     pub fn pass_revisions(&self, count: usize) {
         self.client(async |mut client| {

@@ -51,20 +51,35 @@ impl Host {
     /// Everything that the kernel shows of these namespaces, in a form that can be compared: sorted, without indexes, counters and
     /// what settles by itself.
     pub fn digest(&self, namespaces: &[&str]) -> Value {
-        namespaces.iter().map(|netns| (netns.to_string(), Value::from(self.digest_one(netns)))).collect::<serde_json::Map<_, _>>().into()
+        self.digest_and_links(namespaces).0
     }
 
-    fn digest_one(&self, netns: &str) -> Vec<Value> {
-        let mut links: Vec<Value> = self.raw_links(netns).iter().map(digest_link).collect();
-        links.sort_by_key(|link| link["ifname"].to_string());
-        links
+    /// The digest, and all links (`lo` included) of each of these namespaces as they were in the same reading.
+    pub fn digest_and_links(&self, namespaces: &[&str]) -> (Value, Vec<Vec<Link>>) {
+        let readings = self.raw_readings(namespaces);
+        let digests = namespaces.iter().zip(&readings).map(|(netns, links)| {
+            let mut links: Vec<Value> = links.iter().map(digest_link).collect();
+            links.sort_by_key(|link| link["ifname"].to_string());
+            (netns.to_string(), Value::from(links))
+        });
+        let digest = digests.collect::<serde_json::Map<_, _>>().into();
+        (digest, readings.iter().map(|links| links.iter().map(read).collect()).collect())
     }
 
     fn raw_links(&self, netns: &str) -> Vec<Value> {
-        let place = if netns.is_empty() { String::new() } else { format!("-n {netns} ") };
+        self.raw_readings(&[netns]).remove(0)
+    }
+
+    /// One reading for each namespace, by one shell: some tests read thousands of times.
+    fn raw_readings(&self, namespaces: &[&str]) -> Vec<Vec<Value>> {
+        let place = |netns: &&str| if netns.is_empty() { String::new() } else { format!("-n {netns} ") };
+        let script: Vec<String> = namespaces.iter().map(|netns| format!("ip {}-d -j address show", place(netns))).collect();
+        let output = self.command("", "sh").args(["-c", &script.join(" && ")]).output().expect("nsenter starts");
+        assert!(output.status.success(), "{script:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+        let all = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Vec<Value>>();
         // iproute2 leaves empty objects behind for what it filters out.
-        let all: Vec<Value> = serde_json::from_str(&self.run(&format!("ip {place}-d -j address show"))).expect("ip prints JSON");
-        all.into_iter().filter(|link| link["ifname"].is_string()).collect()
+        let named = |links: Vec<Value>| links.into_iter().filter(|link| link["ifname"].is_string()).collect();
+        all.map(|links| named(links.expect("ip prints JSON"))).collect()
     }
 }
 

@@ -7,16 +7,22 @@
 
 pub mod agent;
 pub mod canary;
+pub mod dice;
 pub mod etcd;
 pub mod host;
 pub mod kernel;
+pub mod wire;
 pub mod wish;
+pub mod world;
 
 pub use agent::Agent;
 pub use canary::Canaries;
+pub use dice::Dice;
 pub use etcd::Etcd;
 pub use host::Host;
+pub use wire::{Point, Wire};
 pub use wish::{pair, the_pair, veth};
+pub use world::World;
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
