@@ -1,5 +1,6 @@
 //! After the work: statuses, index, history, retries, log.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
