@@ -26,6 +26,9 @@ use crate::support::{Agent, Etcd, Host, veth, wish};
 /// Pairs of the small bed.
 const FEW: usize = 5;
 
+/// A part of a sample: how it is called, and its time.
+type Part = (&'static str, fn(&Sample) -> Duration);
+
 /// What one change took, from right before its transaction is sent.
 #[derive(Clone, Copy)]
 struct Sample {
@@ -195,7 +198,7 @@ fn print(counts: [usize; 2], samples: &[Vec<Sample>; 2], floor: &[Vec<Duration>;
         let cell = |samples: &[Duration]| format!("{} / {}", ms(median(samples)), ms(percentile(samples, 99)));
         println!("| {what} | {} | {} | {} |", cell(few), cell(many), ratio(median(many), median(few)));
     };
-    let parts: [(&str, fn(&Sample) -> Duration); 3] = [
+    let parts: [Part; 3] = [
         ("put both keys until etcd confirms", |s| s.stored),
         ("put both keys until both statuses are CONFIGURED", |s| s.configured),
         ("put both keys until both ends are usable", |s| s.usable),
