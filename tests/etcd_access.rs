@@ -151,6 +151,7 @@ fn ours(message: &str, members: &[Etcd]) -> usize {
     members.iter().position(|member| message.contains(&member.endpoint())).unwrap_or_else(|| panic!("no member in {message}"))
 }
 
+/// C61, with several members: the connected one is killed, or frozen.
 #[test]
 fn another_member_takes_over_from_a_killed_or_a_frozen_one() {
     in_own_netns(async || {
@@ -203,6 +204,7 @@ fn a_member_without_majority_is_left() {
     });
 }
 
+/// C62: cut off from the majority, our member is left for another endpoint.
 #[test]
 fn our_member_is_cut_off_from_the_others() {
     in_own_netns(async || {

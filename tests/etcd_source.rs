@@ -205,6 +205,7 @@ fn a_receiver_that_lags_behind_a_compaction_ends_with_the_truth() {
     });
 }
 
+/// C61: etcd is frozen; silence is noticed within 20 s.
 #[test]
 fn a_frozen_etcd_is_noticed_and_healed() {
     in_own_netns(async || {
@@ -318,6 +319,7 @@ fn the_end_of_a_lease_is_a_delete() {
     });
 }
 
+/// C66: one answer of the watch is lost on the way.
 #[test]
 fn a_lost_answer_of_the_watch_is_found() {
     in_own_netns(async || {

@@ -113,6 +113,7 @@ fn after_a_lost_lease_everything_is_published_again() {
     });
 }
 
+/// C64: during an outage statuses are bounded to the latest value per key.
 #[test]
 fn an_outage_holds_up_nobody_and_ends_with_the_latest_values() {
     in_own_netns(async || {
@@ -142,6 +143,7 @@ fn an_outage_holds_up_nobody_and_ends_with_the_latest_values() {
     });
 }
 
+/// C65: etcd's space alarm.
 #[test]
 fn without_space_it_says_so_still_removes_and_goes_on_later() {
     in_own_netns(async || {
