@@ -1,7 +1,6 @@
 //! Wiring and shutdown: the only file that names every concrete type.
 
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -41,21 +40,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let inbox = Inbox::new();
     let published = Arc::new(Published::default());
     let tracker = Tracker::start(tracker_options(&config, &state_dir), inbox.clone())?;
-    let kernel = LinuxKernel::new(tracker.own(), inbox.clone()).context("talk to the kernel")?;
-    let configurator = Configurator::new(Parts {
-        owner: Owner::new(config.label.clone()),
-        settings: Settings {
-            ipv6_dad: config.ipv6_dad,
-            remove_extra_addresses: config.extra_addresses == ExtraAddresses::Remove,
-            hold: false,
-        },
-        create_named: config.named_netns == NamedNetns::Create,
-        adopt_on_first_start: config.adopt == Adopt::FirstStart,
-        kernel: Box::new(kernel),
-        tracker: tracker.clone(),
-        memory: Box::new(state_dir.memory()),
-        published: published.clone(),
-    });
+    let configurator = configurator(&config, &state_dir, &tracker, &inbox, &published)?;
     tracker.search();
     let stop = CancellationToken::new();
     let store = open_store(&config, &inbox, &stop)?;
@@ -71,7 +56,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     let options = ApiOptions { socket: config.socket.clone(), grpc: config.grpc.clone(), http_listen: config.http_listen };
     let serving = api::serve(options, context.clone()).await?;
-    let thread = task::spawn(Arc::new(Mutex::new(configurator)), inbox.clone()).context("start the configurator's thread")?;
+    let mut ended = task::spawn(Arc::new(Mutex::new(configurator)), inbox.clone()).context("start the configurator's thread")?;
     let feed = store.statuses.map(|statuses| tokio::spawn(status_feed::run(statuses, context)));
     tracing::info!(label = %config.label, store = store.health.borrow().kind, version = env!("CARGO_PKG_VERSION"), "started");
 
@@ -79,12 +64,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         // A configurator that ended by itself has failed: whoever watches this process starts it anew.
-        () = ended(&thread) => Err(anyhow::anyhow!("the configurator has ended unexpectedly")),
+        _ = &mut ended => Err(anyhow::anyhow!("the configurator has ended unexpectedly")),
     };
     tracing::info!("stopping; the kernel is left as it is");
     inbox.stop();
     stop.cancel();
-    let _ = tokio::time::timeout(LAST_STEP, ended(&thread)).await;
+    if outcome.is_ok() {
+        let _ = tokio::time::timeout(LAST_STEP, ended).await;
+    }
     serving.stopped().await;
     if let Some(Ok(statuses)) = match feed {
         Some(feed) => Some(feed.await),
@@ -95,11 +82,28 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     outcome
 }
 
-/// Waits for a thread's end without blocking the runtime.
-async fn ended(thread: &JoinHandle<()>) {
-    while !thread.is_finished() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+fn configurator(
+    config: &Config,
+    state_dir: &StateDir,
+    tracker: &Arc<Tracker>,
+    inbox: &Arc<Inbox>,
+    published: &Arc<Published>,
+) -> anyhow::Result<Configurator> {
+    let kernel = LinuxKernel::new(tracker.own(), inbox.clone()).context("talk to the kernel")?;
+    Ok(Configurator::new(Parts {
+        owner: Owner::new(config.label.clone()),
+        settings: Settings {
+            ipv6_dad: config.ipv6_dad,
+            remove_extra_addresses: config.extra_addresses == ExtraAddresses::Remove,
+            hold: false,
+        },
+        create_named: config.named_netns == NamedNetns::Create,
+        adopt_on_first_start: config.adopt == Adopt::FirstStart,
+        kernel: Box::new(kernel),
+        tracker: tracker.clone(),
+        memory: Box::new(state_dir.memory()),
+        published: published.clone(),
+    }))
 }
 
 fn tracker_options(config: &Config, state_dir: &StateDir) -> TrackerOptions {
