@@ -206,19 +206,19 @@ fn endpoints_that_lead_nowhere() {
     }
 }
 
-/// C22, smaller: more keys than one page holds, a large transaction, a restart.
+/// C22: more keys than one page holds, a large transaction, a restart.
 #[test]
 fn more_keys_than_a_page() {
     let host = Host::with_netns(&["red", "blue"]);
     let etcd = host.start_etcd();
     // One end each: they cost nothing in the kernel. Each value has about 700 bytes.
     let many: Vec<_> =
-        (0..2500).map(|n| veth(&format!("m{n}"), &format!("x{n}"), "red", json!({"description": "d".repeat(550)}))).collect();
+        (0..9000).map(|n| veth(&format!("m{n}"), &format!("x{n}"), "red", json!({"description": "d".repeat(550)}))).collect();
     etcd.put_all(&many);
     etcd.put_all(&the_pair());
     let mut agent = host.agent().on_etcd().started();
     agent.wait_configured(&["veth1", "veth2"]);
-    assert_eq!(agent.statuses().len(), 2502);
+    assert_eq!(agent.statuses().len(), 9002);
     let changed: Vec<_> = many[..100].iter().map(|wish| with(wish, json!({"mtu": 10}))).collect();
     etcd.put_all(&changed);
     let invalid = |agent: &Agent<'_>| agent.statuses().iter().filter(|status| status["state"] == "INVALID").count();
@@ -226,7 +226,7 @@ fn more_keys_than_a_page() {
     agent.restart();
     agent.wait_ready();
     agent.wait_configured(&["veth1", "veth2"]);
-    assert_eq!((agent.statuses().len(), invalid(&agent)), (2502, 100));
+    assert_eq!((agent.statuses().len(), invalid(&agent)), (9002, 100));
 }
 
 /// Deleted and written again within one breath: the last word counts.

@@ -335,7 +335,7 @@ fn waiting_means_done() {
     let agent = host.start_agent();
     let [veth1, veth2] = the_pair();
     agent.apply(&[veth2]);
-    for round in 0..100_u32 {
+    for round in 0..1000_u32 {
         let address = format!("10.11.1.{}/24", 10 + round % 200);
         agent.apply(&[with(&veth1, json!({"ip_addresses": [address], "mtu": 1400 + round}))]);
         let link = host.link("red", "veth1").unwrap_or_else(|| panic!("round {round}: not there"));
