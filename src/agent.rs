@@ -17,6 +17,7 @@ use crate::configurator::{Configurator, Parts, task};
 use crate::linux::{LinuxKernel, netns_thread};
 use crate::model::Owner;
 use crate::namespace::{Remembered, Tracker, TrackerOptions};
+use crate::panics::{self, Panics};
 use crate::state_dir::StateDir;
 use crate::status_feed;
 use crate::store::embedded::EmbeddedStore;
@@ -35,6 +36,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     // Before anything else, so that no signal is lost while parts start.
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let panics = panics::watch();
     let own = netns_thread::own_cookie().context("learn which network namespace this is (Linux 5.14 or later is needed)")?;
     let state_dir = StateDir::open(&config.state_dir, &config.label, own)?;
     let inbox = Inbox::new();
@@ -44,6 +46,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tracker.search();
     let stop = CancellationToken::new();
     let store = open_store(&config, &inbox, &stop)?;
+    let publishing = store.statuses.as_ref().map(StatusHandle::problem);
     let requests = Arc::new(AgentRequests { inbox: inbox.clone(), relist: store.relist.clone() });
     let context = api::Context::new(
         config.label.clone(),
@@ -56,22 +59,20 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     );
     let options = ApiOptions { socket: config.socket.clone(), grpc: config.grpc.clone(), http_listen: config.http_listen };
     let serving = api::serve(options, context.clone()).await?;
-    let mut ended = task::spawn(Arc::new(Mutex::new(configurator)), inbox.clone()).context("start the configurator's thread")?;
-    let feed = store.statuses.map(|statuses| tokio::spawn(status_feed::run(statuses, context)));
+    let configuring = task::spawn(Arc::new(Mutex::new(configurator)), inbox.clone()).context("start the configurator's thread")?;
+    let mut feed = store.statuses.map(|statuses| tokio::spawn(status_feed::run(statuses, context)));
     tracing::info!(label = %config.label, store = store.health.borrow().kind, version = env!("CARGO_PKG_VERSION"), "started");
 
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
-        // A configurator that ended by itself has failed: whoever watches this process starts it anew.
-        _ = &mut ended => Err(anyhow::anyhow!("the configurator has ended unexpectedly")),
+        part = broken(panics, store.source, feed.as_mut(), publishing) => Err(anyhow::anyhow!("{part} has ended unexpectedly")),
     };
     tracing::info!("stopping; the kernel is left as it is");
+    let feed = feed.filter(|feed| !feed.is_finished());
     inbox.stop();
     stop.cancel();
-    if outcome.is_ok() {
-        let _ = tokio::time::timeout(LAST_STEP, ended).await;
-    }
+    let _ = tokio::time::timeout(LAST_STEP, configuring).await;
     serving.stopped().await;
     if let Some(Ok(statuses)) = match feed {
         Some(feed) => Some(feed.await),
@@ -80,6 +81,33 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         statuses.shutdown().await;
     }
     outcome
+}
+
+/// Waits for a part that ends by itself, which only a defect makes it do; returns its name. Whoever watches this process starts it anew.
+async fn broken(
+    mut panics: Panics,
+    source: tokio::task::JoinHandle<()>,
+    feed: Option<&mut tokio::task::JoinHandle<StatusHandle>>,
+    publishing: Option<watch::Receiver<Option<String>>>,
+) -> String {
+    let feeding = async {
+        match feed {
+            Some(feed) => drop(feed.await),
+            None => std::future::pending().await,
+        }
+    };
+    let writing = async {
+        match publishing {
+            Some(mut problem) => while problem.changed().await.is_ok() {},
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        thread = panics.next() => format!("the thread `{thread}`"),
+        _ = source => "the reader of the store".to_owned(),
+        () = feeding => "the feed of the statuses".to_owned(),
+        () = writing => "the writer of the statuses".to_owned(),
+    }
 }
 
 fn configurator(
@@ -122,6 +150,7 @@ struct OpenStore {
     config: Arc<dyn ConfigStore>,
     health: watch::Receiver<StoreHealth>,
     relist: Arc<Notify>,
+    source: tokio::task::JoinHandle<()>,
     statuses: Option<StatusHandle>,
     publishing: watch::Receiver<Option<String>>,
 }
@@ -132,13 +161,13 @@ fn open_store(config: &Config, inbox: &Arc<Inbox>, stop: &CancellationToken) -> 
     let (sender, health) = watch::channel(StoreHealth::starting(kind));
     let Some(etcd) = &config.etcd else {
         let store = Arc::new(EmbeddedStore::open(&config.state_dir)?);
-        tokio::spawn(store.clone().run_source(inbox.clone(), sender, relist.clone(), stop.clone()));
-        return Ok(OpenStore { config: store, health, relist, statuses: None, publishing: watch::channel(None).1 });
+        let source = tokio::spawn(store.clone().run_source(inbox.clone(), sender, relist.clone(), stop.clone()));
+        return Ok(OpenStore { config: store, health, relist, source, statuses: None, publishing: watch::channel(None).1 });
     };
     let store = Arc::new(EtcdStore::new(etcd_options(etcd), config.label.key_prefix())?);
-    tokio::spawn(store.clone().run_source(inbox.clone(), sender, relist.clone(), stop.clone()));
+    let source = tokio::spawn(store.clone().run_source(inbox.clone(), sender, relist.clone(), stop.clone()));
     let statuses = status_writer::spawn(store.clone());
-    Ok(OpenStore { config: store, health, relist, publishing: statuses.problem(), statuses: Some(statuses) })
+    Ok(OpenStore { config: store, health, relist, source, publishing: statuses.problem(), statuses: Some(statuses) })
 }
 
 fn etcd_options(etcd: &EtcdConfig) -> EtcdOptions {

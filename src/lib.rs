@@ -12,6 +12,7 @@ pub mod configurator;
 pub mod linux;
 pub mod model;
 pub mod namespace;
+pub mod panics;
 pub mod proto;
 pub mod state_dir;
 pub mod status_feed;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use vnf_agent::config::Config;
-use vnf_agent::{agent, telemetry};
+use vnf_agent::{agent, panics, telemetry};
 
 /// How long the last lines of the log may take to be written.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -25,13 +25,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("vnf-agent: start the runtime: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let runtime =
+        match tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name(panics::ASYNC_THREADS).enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                eprintln!("vnf-agent: start the runtime: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
     let ended = runtime.block_on(agent::run(config));
     // Whatever still waits for a store that does not answer is not waited for.
     runtime.shutdown_timeout(Duration::from_millis(100));

@@ -3,6 +3,7 @@
 //! Pure. Indexes answer in the time of what they return, so that one change costs the same with ten keys as with ten thousand.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -55,23 +56,74 @@ impl Wish {
     }
 }
 
+/// A few keys in order: nearly always one, for which a tree would take ten times the memory.
+#[derive(Debug, Default)]
+struct Few(Vec<Key>);
+
+/// Keys under one heading of an index.
+trait Keys: Default {
+    fn insert(&mut self, key: &Key);
+    fn remove(&mut self, key: &str);
+    fn is_empty(&self) -> bool;
+}
+
+impl Keys for Few {
+    fn insert(&mut self, key: &Key) {
+        if let Err(at) = self.0.binary_search(key) {
+            self.0.reserve_exact(1);
+            self.0.insert(at, key.clone());
+        }
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Ok(at) = self.0.binary_search_by(|have| (**have).cmp(key)) {
+            self.0.remove(at);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Keys for BTreeSet<Key> {
+    fn insert(&mut self, key: &Key) {
+        Self::insert(self, key.clone());
+    }
+
+    fn remove(&mut self, key: &str) {
+        Self::remove(self, key);
+    }
+
+    fn is_empty(&self) -> bool {
+        Self::is_empty(self)
+    }
+}
+
 /// All wishes, indexed.
 #[derive(Debug, Default)]
 pub struct Desired {
     wishes: BTreeMap<Key, Wish>,
     by_slot: HashMap<NetnsSlot, BTreeSet<Key>>,
-    by_peer: HashMap<Box<str>, BTreeSet<Key>>,
-    by_place: HashMap<(NetnsSlot, HostIfName), BTreeSet<Key>>,
-    by_ip: HashMap<(NetnsSlot, IpAddr), BTreeSet<Key>>,
+    by_peer: HashMap<Box<str>, Few>,
+    by_place: HashMap<(NetnsSlot, HostIfName), Few>,
+    by_ip: HashMap<(NetnsSlot, IpAddr), Few>,
 }
 
 impl Desired {
     /// Sets a wish; the one that was there before is returned.
     pub fn put(&mut self, wish: Wish) -> Option<Wish> {
         let before = self.remove(&wish.key.clone());
-        self.index(&wish, |set, key| {
-            set.insert(key);
-        });
+        if let (Some(slot), Ok(spec)) = (wish.slot(), &wish.spec) {
+            file(&mut self.by_place, (slot.clone(), spec.host_if_name.clone()), &wish.key);
+            for address in &spec.addresses {
+                file(&mut self.by_ip, (slot.clone(), address.ip()), &wish.key);
+            }
+            file(&mut self.by_slot, slot, &wish.key);
+        }
+        if let Some(peer) = wish.peer() {
+            file(&mut self.by_peer, peer.into(), &wish.key);
+        }
         self.wishes.insert(wish.key.clone(), wish);
         before
     }
@@ -79,32 +131,17 @@ impl Desired {
     /// Removes a wish.
     pub fn remove(&mut self, key: &str) -> Option<Wish> {
         let wish = self.wishes.remove(key)?;
-        self.index(&wish, |set, key| {
-            set.remove(&key);
-        });
         if let (Some(slot), Ok(spec)) = (wish.slot(), &wish.spec) {
-            drop_empty(&mut self.by_place, &(slot.clone(), spec.host_if_name.clone()));
+            unfile(&mut self.by_place, &(slot.clone(), spec.host_if_name.clone()), key);
             for address in &spec.addresses {
-                drop_empty(&mut self.by_ip, &(slot.clone(), address.ip()));
+                unfile(&mut self.by_ip, &(slot.clone(), address.ip()), key);
             }
-            drop_empty(&mut self.by_slot, &slot);
+            unfile(&mut self.by_slot, &slot, key);
         }
         if let Some(peer) = wish.peer() {
-            drop_empty(&mut self.by_peer, &Box::from(peer));
+            unfile(&mut self.by_peer, &Box::from(peer), key);
         }
         Some(wish)
-    }
-
-    fn index(&mut self, wish: &Wish, mut change: impl FnMut(&mut BTreeSet<Key>, Key)) {
-        let (Some(slot), Ok(spec)) = (wish.slot(), &wish.spec) else { return };
-        change(self.by_place.entry((slot.clone(), spec.host_if_name.clone())).or_default(), wish.key.clone());
-        for address in &spec.addresses {
-            change(self.by_ip.entry((slot.clone(), address.ip())).or_default(), wish.key.clone());
-        }
-        change(self.by_slot.entry(slot).or_default(), wish.key.clone());
-        if let Some(peer) = spec.peer() {
-            change(self.by_peer.entry(peer.as_str().into()).or_default(), wish.key.clone());
-        }
     }
 
     /// One wish.
@@ -148,22 +185,29 @@ impl Desired {
 
     /// Wishes that name this one as their other end.
     pub fn naming(&self, key: &str) -> impl Iterator<Item = &Key> {
-        self.by_peer.get(key).into_iter().flatten()
+        self.by_peer.get(key).into_iter().flat_map(|few| &few.0)
     }
 
     /// Wishes for this link name in this slot.
     pub fn claims(&self, slot: &NetnsSlot, name: &HostIfName) -> impl Iterator<Item = &Key> {
-        self.by_place.get(&(slot.clone(), name.clone())).into_iter().flatten()
+        self.by_place.get(&(slot.clone(), name.clone())).into_iter().flat_map(|few| &few.0)
     }
 
     /// Wishes for this address in this slot.
     pub fn with_ip(&self, slot: &NetnsSlot, ip: IpAddr) -> impl Iterator<Item = &Key> {
-        self.by_ip.get(&(slot.clone(), ip)).into_iter().flatten()
+        self.by_ip.get(&(slot.clone(), ip)).into_iter().flat_map(|few| &few.0)
     }
 }
 
-fn drop_empty<K: std::hash::Hash + Eq>(map: &mut HashMap<K, BTreeSet<Key>>, key: &K) {
-    if map.get(key).is_some_and(BTreeSet::is_empty) {
-        map.remove(key);
+fn file<H: Hash + Eq, K: Keys>(index: &mut HashMap<H, K>, heading: H, key: &Key) {
+    index.entry(heading).or_default().insert(key);
+}
+
+fn unfile<H: Hash + Eq, K: Keys>(index: &mut HashMap<H, K>, heading: &H, key: &str) {
+    if let Some(keys) = index.get_mut(heading) {
+        keys.remove(key);
+        if keys.is_empty() {
+            index.remove(heading);
+        }
     }
 }

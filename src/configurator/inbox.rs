@@ -1,7 +1,7 @@
 //! The way in: everything that happens outside is put here and taken by the next pass, all at once.
 //!
-//! Level-triggered: entries only say what to look at. The kernel's events are kept in order but merged while they wait; store events wait for room when
-//! the configurator is far behind, so that memory stays bounded.
+//! Level-triggered: entries only say what to look at. Memory stays bounded when the configurator is far behind: the kernel's events are replaced by
+//! "look at everything", and store events wait for room.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;

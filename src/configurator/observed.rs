@@ -21,6 +21,8 @@ pub struct Seen {
 struct Space {
     links: BTreeMap<IfIndex, Seen>,
     names: HashMap<Box<str>, IfIndex>,
+    /// How many of the links are ours.
+    ours: usize,
 }
 
 /// A link that changed: who may have to do with it.
@@ -37,11 +39,12 @@ pub struct Changed {
 pub struct Observed {
     owner: Owner,
     spaces: HashMap<NetnsId, Space>,
-    named: HashMap<InterfaceName, BTreeSet<LinkId>>,
+    /// By logical name; nearly always one link, for which a tree would take ten times the memory.
+    named: HashMap<InterfaceName, Vec<LinkId>>,
     unnamed: BTreeSet<LinkId>,
     doomed: BTreeSet<LinkId>,
     reaping: BTreeSet<LinkId>,
-    leaving: HashMap<InterfaceName, BTreeSet<LinkId>>,
+    leaving: HashMap<InterfaceName, Vec<LinkId>>,
     peerless: BTreeSet<LinkId>,
     /// Names that aliases have no room for, by what stands there instead.
     long_names: HashMap<InterfaceName, InterfaceName>,
@@ -99,6 +102,7 @@ impl Observed {
                     space.names.remove(name);
                 }
             }
+            space.ours -= usize::from(seen.mark != Mark::Foreign);
             self.unfile(id, &seen.mark);
             self.peerless.remove(&id);
         }
@@ -113,6 +117,7 @@ impl Observed {
                 self.peerless.insert(id);
             }
             if let Some(space) = self.spaces.get_mut(&id.netns) {
+                space.ours += usize::from(mark != Mark::Foreign);
                 space.links.insert(id.ifindex, Seen { link, mark });
             }
         }
@@ -129,11 +134,11 @@ impl Observed {
                 self.unnamed.insert(id);
             }
             Mark::Named(_, name) => {
-                self.named.entry(name.clone()).or_default().insert(id);
+                add_id(&mut self.named, name, id);
             }
             Mark::Doomed(logical) => {
                 if let Some((_, name)) = logical {
-                    self.leaving.entry(name.clone()).or_default().insert(id);
+                    add_id(&mut self.leaving, name, id);
                 }
                 if !self.reaping.contains(&id) {
                     self.doomed.insert(id);
@@ -192,6 +197,15 @@ impl Observed {
             if let Some(seen) = self.spaces.get_mut(&id.netns).and_then(|space| space.links.get_mut(&id.ifindex)) {
                 seen.mark = mark;
             }
+        }
+    }
+
+    /// Lets go of a logical name that neither a wish nor a link bears any more.
+    pub fn unlearn(&mut self, name: &str) {
+        if let Some(written) = InterfaceName::new(name).ok().map(|name| self.owner.written_name(&name))
+            && self.long_names.get(&written).is_some_and(|known| known.as_str() == name)
+        {
+            self.long_names.remove(&written);
         }
     }
 
@@ -261,7 +275,7 @@ impl Observed {
     /// Whether any link of ours is in this namespace.
     #[must_use]
     pub fn has_ours(&self, netns: NetnsId) -> bool {
-        self.spaces.get(&netns).is_some_and(|s| s.links.values().any(|seen| seen.mark != Mark::Foreign))
+        self.spaces.get(&netns).is_some_and(|space| space.ours > 0)
     }
 
     /// How many links are known in a namespace.
@@ -298,9 +312,17 @@ impl Observed {
     }
 }
 
-fn drop_id(map: &mut HashMap<InterfaceName, BTreeSet<LinkId>>, name: &InterfaceName, id: LinkId) {
+fn add_id(map: &mut HashMap<InterfaceName, Vec<LinkId>>, name: &InterfaceName, id: LinkId) {
+    let ids = map.entry(name.clone()).or_default();
+    if let Err(at) = ids.binary_search(&id) {
+        ids.reserve_exact(1);
+        ids.insert(at, id);
+    }
+}
+
+fn drop_id(map: &mut HashMap<InterfaceName, Vec<LinkId>>, name: &InterfaceName, id: LinkId) {
     if let Some(ids) = map.get_mut(name) {
-        ids.remove(&id);
+        ids.retain(|have| *have != id);
         if ids.is_empty() {
             map.remove(name);
         }
@@ -319,5 +341,54 @@ impl Seen {
             Mark::Named(kind, name) | Mark::Doomed(Some((kind, name))) => Some((*kind, name)),
             Mark::Foreign | Mark::Unnamed | Mark::Doomed(None) => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{AgentLabel, LinkKind};
+
+    fn observed() -> Observed {
+        Observed::new(Owner::new(AgentLabel::new("test").unwrap()))
+    }
+
+    fn marked(observed: &Observed, name: &InterfaceName) -> ObservedLink {
+        let bare = ObservedLink::bare(IfIndex::new(7).unwrap(), "eth7", LinkKind::Veth);
+        ObservedLink { alias: Some(observed.owner.alias(MarkKind::Veth, name).into()), ..bare }
+    }
+
+    #[test]
+    fn whether_any_is_ours_follows_the_marks() {
+        let mut observed = observed();
+        let netns = NetnsId::new(1).unwrap();
+        let ours = marked(&observed, &InterfaceName::new("a").unwrap());
+        let id = LinkId { netns, ifindex: ours.ifindex };
+        let strange = ObservedLink::bare(IfIndex::new(8).unwrap(), "eth8", LinkKind::Veth);
+        observed.take_reading(netns, NetnsReading { links: vec![ours.clone(), strange], complete: true });
+        assert!(observed.has_ours(netns));
+        observed.take_link(id, Some(ObservedLink { mtu: 1400, ..ours.clone() }));
+        assert!(observed.has_ours(netns));
+        observed.take_link(id, Some(ObservedLink { alias: None, ..ours.clone() }));
+        assert!(!observed.has_ours(netns), "it lost its mark");
+        observed.take_link(id, Some(ours));
+        assert!(observed.has_ours(netns));
+        observed.take_link(id, None);
+        assert!(!observed.has_ours(netns), "it is gone");
+    }
+
+    #[test]
+    fn a_name_too_long_for_an_alias_is_known_until_it_is_unlearned() {
+        let mut observed = observed();
+        let (long, netns) = (InterfaceName::new(&"x".repeat(253)).unwrap(), NetnsId::new(1).unwrap());
+        let link = marked(&observed, &long);
+        let id = LinkId { netns, ifindex: link.ifindex };
+        observed.take_reading(netns, NetnsReading { links: vec![link], complete: true });
+        assert!(!observed.stands(long.as_str()), "the alias holds only a part of it");
+        observed.learn(&long);
+        assert!(observed.stands(long.as_str()));
+        observed.take_link(id, None);
+        observed.unlearn(long.as_str());
+        assert!(observed.long_names.is_empty() && observed.named.is_empty());
     }
 }

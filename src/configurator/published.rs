@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ pub struct IndexEntry {
     /// Name of the link.
     pub host_if_name: Box<str>,
     /// The wish that it fulfils.
-    pub spec: InterfaceSpec,
+    pub spec: Arc<InterfaceSpec>,
 }
 
 /// A namespace that wishes refer to.

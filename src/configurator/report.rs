@@ -101,7 +101,15 @@ impl Configurator {
 
     fn judge_failure(&mut self, key: &Key, work: &Work, now: Now) -> Option<Failure> {
         if work.contended.contains(key) {
-            return Some(Failure { attempt: self.retries.attempt(key), ..contended() });
+            // A pair is left alone for either end's sake.
+            let peer = self.desired.get(key).and_then(|wish| wish.peer());
+            let waits = [Some(&**key), peer].into_iter().flatten().filter_map(|key| self.retries.waits(key, now.instant));
+            let (attempt, delay) = waits.max_by_key(|(_, delay)| *delay).unzip();
+            return Some(Failure {
+                attempt: attempt.unwrap_or_default(),
+                next_retry: delay.map(|delay| now.wall.after(delay)),
+                ..contended()
+            });
         }
         let known = work.failures.get(key).cloned();
         let (attempt, delay) = self.retries.failed(key, now.instant);
@@ -159,7 +167,7 @@ impl Configurator {
         let spec = wish.spec.as_ref().ok()?;
         let inode = wish.slot().and_then(|slot| self.places.bound(&slot)).map_or(0, |netns| netns.inode);
         let host_if_name = self.observed.get(link)?.link.name.clone();
-        Some(IndexEntry { link, inode, host_if_name, spec: (**spec).clone() })
+        Some(IndexEntry { link, inode, host_if_name, spec: spec.clone() })
     }
 
     fn tell_wishless(
@@ -191,6 +199,9 @@ impl Configurator {
                 }
             }
             _ => {
+                if !self.observed.stands(key) {
+                    self.observed.unlearn(key);
+                }
                 index.push((key.clone(), None));
                 statuses.push((key.clone(), None));
             }

@@ -61,10 +61,10 @@ impl Retries {
         }
     }
 
-    /// How often the object failed in a row.
+    /// How often the object failed in a row, and how long it still waits for its next try; `None` while it waits for none.
     #[must_use]
-    pub fn attempt(&self, key: &str) -> u32 {
-        self.troubles.get(key).map_or(0, |trouble| trouble.attempt)
+    pub fn waits(&self, key: &str, now: Instant) -> Option<(u32, Duration)> {
+        self.troubles.get(key).filter(|trouble| trouble.due > now).map(|trouble| (trouble.attempt, trouble.due - now))
     }
 
     /// Takes what is due.
@@ -122,12 +122,13 @@ mod tests {
         assert!(delays[0] >= FIRST && delays[0] <= 2 * FIRST, "{delays:?}");
         assert!(delays.iter().all(|d| *d <= LONGEST), "{delays:?}");
         assert_eq!(delays[11], LONGEST);
-        assert_eq!(retries.attempt("a"), 12);
+        assert_eq!(retries.waits("a", now), Some((12, LONGEST)));
+        assert_eq!(retries.waits("a", now + LONGEST), None, "its turn has come");
         assert_eq!(retries.next(), Some(now + LONGEST));
         assert!(retries.due(now).is_empty());
         assert_eq!(retries.due(now + LONGEST), [Key::from("a")]);
         retries.well(&key);
-        assert_eq!(retries.attempt("a"), 0);
+        assert_eq!(retries.waits("a", now), None);
     }
 
     #[test]

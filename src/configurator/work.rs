@@ -48,7 +48,7 @@ impl Configurator {
         let by_wish = std::mem::take(&mut self.todo.by_wish);
         self.leave_contended_alone(proof, &mut dirty, &mut work, now);
         let mut last: Vec<Step> = Vec::new();
-        for round in 0..ROUNDS {
+        for round in 0..=ROUNDS {
             let plan = plan(self.world(), proof, &dirty);
             if round == 0 {
                 work.drift = self.drift(&plan, &by_wish);
@@ -56,7 +56,8 @@ impl Configurator {
             work.wishless.extend(dirty.iter().filter(|key| self.desired.get(key).is_none()).cloned());
             // What a later round does not look at keeps the verdict of the one before.
             work.verdicts.extend(plan.verdicts.iter().map(|(key, verdict)| (key.clone(), verdict.clone())));
-            if plan.steps.is_empty() || plan.steps == last || !self.is_sound(&plan) {
+            // The last look only says how things stand: what the last steps changed must not go unseen.
+            if round == ROUNDS || plan.steps.is_empty() || plan.steps == last || !self.is_sound(&plan) {
                 break;
             }
             let applied = self.execute(&plan, &mut work);

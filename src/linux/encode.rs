@@ -5,13 +5,14 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressProtocol};
-use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkExtentMask};
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::linux::batch::{Effect, Request};
 use crate::linux::{LinkChange, NewAddress, NewLink};
-use crate::model::{IfIndex, InterfaceAddress, MacAddr};
+use crate::model::{IfIndex, InterfaceAddress};
 
 const IFLA_IFALIAS: u16 = 20;
 
@@ -20,71 +21,76 @@ const IFLA_IFALIAS: u16 = 20;
 /// Sent there, because names are looked up in the sender's namespace (a link of the same name in the agent's own would be in the way), and
 /// because only there the kernel echoes the finished link. One queue each: otherwise every end costs an RCU grace period.
 pub(super) fn create_veth(a: &NewLink, b: &NewLink, group: u32, a_up: bool, peer_netns: Option<BorrowedFd<'_>>) -> Request {
-    let mut peer = new_link(b, group);
+    let mut peer = new_link(LinkMessageBuilder::<LinkUnspec>::new(), b, group);
     if let Some(netns) = peer_netns {
-        peer.attributes.push(LinkAttribute::NetNsFd(netns.as_raw_fd()));
+        peer = peer.setns_by_fd(netns.as_raw_fd());
     }
-    let mut link = new_link(a, group);
+    // Not `LinkVeth::new`: its peer has a name and nothing else.
+    let kind = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth);
+    let mut link = new_link(kind, a, group).set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build())));
     if a_up {
-        link.header.flags |= LinkFlags::Up;
-        link.header.change_mask |= LinkFlags::Up;
+        link = link.up();
     }
-    link.attributes
-        .push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))]));
-    Request::write(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO)
+    Request::write(RouteNetlinkMessage::NewLink(link.build()), NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO)
 }
 
-fn new_link(link: &NewLink, group: u32) -> LinkMessage {
-    let mut message = LinkMessage::default();
-    message.attributes = vec![
-        LinkAttribute::IfName(link.name.as_str().to_owned()),
-        LinkAttribute::Mtu(link.mtu),
-        LinkAttribute::Group(group),
-        LinkAttribute::NumTxQueues(1),
-        LinkAttribute::NumRxQueues(1),
-    ];
-    message.attributes.extend(link.mac.map(mac));
-    message
+fn new_link<T>(builder: LinkMessageBuilder<T>, link: &NewLink, group: u32) -> LinkMessageBuilder<T> {
+    let named = builder.name(link.name.as_str()).mtu(link.mtu).link_group(group);
+    let single = named.append_extra_attribute(LinkAttribute::NumTxQueues(1)).append_extra_attribute(LinkAttribute::NumRxQueues(1));
+    match link.mac {
+        Some(mac) => single.address(mac.octets().to_vec()),
+        None => single,
+    }
 }
 
 /// Changes a link; `None` when nothing is to be changed.
 pub(super) fn set_link(ifindex: IfIndex, change: &LinkChange) -> Option<Request> {
-    let mut message = of_index(ifindex);
-    if let Some(up) = change.up {
-        message.header.change_mask |= LinkFlags::Up;
-        message.header.flags.set(LinkFlags::Up, up);
+    if *change == LinkChange::default() {
+        return None;
     }
-    let attributes = &mut message.attributes;
-    attributes.extend(change.name.as_ref().map(|name| LinkAttribute::IfName(name.as_str().to_owned())));
-    attributes.extend(change.mac.map(mac));
-    attributes.extend(change.mtu.map(LinkAttribute::Mtu));
-    attributes.extend(change.group.map(LinkAttribute::Group));
-    // Without the closing NUL that the ready-made attribute has: it would count against the 255 bytes, and clear nothing when empty.
-    attributes.extend(change.alias.as_ref().map(|a| LinkAttribute::Other(DefaultNla::new(IFLA_IFALIAS, a.clone().into_bytes()))));
-    let changes = !message.attributes.is_empty() || !message.header.change_mask.is_empty();
+    let mut link = of_index(ifindex);
+    if let Some(up) = change.up {
+        link = if up { link.up() } else { link.down() };
+    }
+    if let Some(name) = &change.name {
+        link = link.name(name.as_str());
+    }
+    if let Some(mac) = change.mac {
+        link = link.address(mac.octets().to_vec());
+    }
+    if let Some(mtu) = change.mtu {
+        link = link.mtu(mtu);
+    }
+    if let Some(group) = change.group {
+        link = link.link_group(group);
+    }
+    if let Some(alias) = &change.alias {
+        // Without the closing NUL that the ready-made attribute has: it would count against the 255 bytes, and clear nothing when empty.
+        let bytes = DefaultNla::new(IFLA_IFALIAS, alias.clone().into_bytes());
+        link = link.append_extra_attribute(LinkAttribute::Other(bytes));
+    }
     // Not RTM_NEWLINK: without a link of this index that one could mean "change the whole group".
-    changes.then(|| Request::write(RouteNetlinkMessage::SetLink(message), 0))
+    Some(Request::write(RouteNetlinkMessage::SetLink(link.build()), 0))
 }
 
 /// Reads one link, without its statistics.
 pub(super) fn get_link(ifindex: IfIndex) -> Request {
-    let mut message = of_index(ifindex);
-    message.attributes.push(without_statistics());
-    Request::read(RouteNetlinkMessage::GetLink(message))
+    read_link(of_index(ifindex))
 }
 
 /// Reads one link by name.
 pub(super) fn get_link_by_name(name: &str) -> Request {
-    let mut message = LinkMessage::default();
-    message.attributes = vec![LinkAttribute::IfName(name.to_owned()), without_statistics()];
-    Request::read(RouteNetlinkMessage::GetLink(message))
+    read_link(LinkUnspec::new_with_name(name))
 }
 
 /// Lists all links, without their statistics.
 pub(super) fn list_links() -> Request {
-    let mut message = LinkMessage::default();
-    message.attributes.push(without_statistics());
-    Request::read(RouteNetlinkMessage::GetLink(message))
+    read_link(LinkMessageBuilder::<LinkUnspec>::new())
+}
+
+fn read_link(which: LinkMessageBuilder<LinkUnspec>) -> Request {
+    let without_statistics = LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]);
+    Request::read(RouteNetlinkMessage::GetLink(which.append_extra_attribute(without_statistics).build()))
 }
 
 /// Lists the addresses of both families, of one link or of all.
@@ -96,14 +102,12 @@ pub(super) fn list_addresses(ifindex: Option<IfIndex>) -> Request {
 
 /// Deletes all links of a group in the socket's namespace. The caller makes sure that it is the group of doomed links.
 pub(super) fn delete_group(group: u32) -> Request {
-    let mut message = LinkMessage::default();
-    message.attributes.push(LinkAttribute::Group(group));
-    Request::write(RouteNetlinkMessage::DelLink(message), 0)
+    Request::write(RouteNetlinkMessage::DelLink(LinkMessageBuilder::<LinkUnspec>::new().link_group(group).build()), 0)
 }
 
 /// Deletes one link.
 pub(super) fn delete_link(ifindex: IfIndex) -> Request {
-    Request::write(RouteNetlinkMessage::DelLink(of_index(ifindex)), 0)
+    Request::write(RouteNetlinkMessage::DelLink(of_index(ifindex).build()), 0)
 }
 
 /// Adds an address, or renews the one that is there.
@@ -167,20 +171,11 @@ fn fd_attribute(netns: BorrowedFd<'_>) -> NsidAttribute {
     NsidAttribute::Fd(netns.as_raw_fd().unsigned_abs())
 }
 
-fn of_index(ifindex: IfIndex) -> LinkMessage {
-    let mut message = LinkMessage::default();
-    message.header.index = ifindex.get();
-    message
+fn of_index(ifindex: IfIndex) -> LinkMessageBuilder<LinkUnspec> {
+    LinkUnspec::new_with_index(ifindex.get())
 }
 
-fn mac(mac: MacAddr) -> LinkAttribute {
-    LinkAttribute::Address(mac.octets().to_vec())
-}
-
-fn without_statistics() -> LinkAttribute {
-    LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
-}
-
+/// Not `AddressMessageBuilder`: that one gives every IPv4 address a broadcast address, which nobody wished.
 fn address(ifindex: IfIndex, address: InterfaceAddress) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = if address.is_ipv6() { AddressFamily::Inet6 } else { AddressFamily::Inet };

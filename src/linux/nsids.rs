@@ -66,13 +66,15 @@ impl NsIds {
     }
 
     /// Which namespace the id `nsid` means inside of the namespace `from`; `None` for those that we do not watch.
-    pub(super) fn seen_from(&self, from: NetnsId, nsid: i32) -> Option<NetnsId> {
+    ///
+    /// An id that is not known is asked for while `may_ask`, and then no more: many links may lead to namespaces that we do not watch.
+    pub(super) fn seen_from(&self, from: NetnsId, nsid: i32, may_ask: &mut bool) -> Option<NetnsId> {
         let mut inner = self.lock();
         if from == inner.own.id {
             return inner.by_id.get(&nsid).map(|netns| netns.id);
         }
         let known = inner.inside.get(&from).and_then(|ids| ids.get(&nsid)).copied();
-        if known.is_some() {
+        if known.is_some() || !std::mem::take(may_ask) {
             return known;
         }
         let ids = inner.list_inside(from).unwrap_or_default();

@@ -92,7 +92,8 @@ impl Reaper {
     pub(super) fn take(&self, netns: &NetnsHandle, socket: &mut RouteSocket, doomed: Vec<Doomed>) -> Vec<Result<Done, Failure>> {
         let pending: HashSet<LinkId> = {
             let state = self.shared.lock();
-            state.queues.values().flat_map(Queue::all).map(|d| d.link).collect()
+            let here = state.queues.iter().filter(|((id, _), _)| *id == netns.id);
+            here.flat_map(|(_, queue)| queue.all()).map(|d| d.link).collect()
         };
         let mut answers: Vec<Result<Done, Failure>> = check(socket, &doomed);
         let mut groups: HashMap<u32, Vec<(usize, Doomed)>> = HashMap::new();

@@ -79,8 +79,9 @@ impl Sockets {
 
     /// Fills in where the other ends of veths are.
     pub(super) fn find_peers<'a>(&self, netns: NetnsId, links: impl IntoIterator<Item = &'a mut ObservedLink>) {
+        let mut may_ask = true;
         for peer in links.into_iter().filter_map(|link| link.peer.as_mut()) {
-            peer.netns = peer.nsid.and_then(|nsid| self.ids.seen_from(netns, nsid));
+            peer.netns = peer.nsid.and_then(|nsid| self.ids.seen_from(netns, nsid, &mut may_ask));
         }
     }
 

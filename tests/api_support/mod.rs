@@ -297,7 +297,7 @@ pub fn index_entry(name: &str, cookie: u64, ifindex: u32, microservice: &str) ->
         link: LinkId { netns: NetnsId::new(cookie).unwrap(), ifindex: IfIndex::new(ifindex).unwrap() },
         inode: 4_026_532_000 + cookie,
         host_if_name: "eth0".into(),
-        spec: InterfaceSpec {
+        spec: Arc::new(InterfaceSpec {
             name: InterfaceName::new(name).unwrap(),
             host_if_name: HostIfName::new("eth0").unwrap(),
             netns: NetnsRef::Microservice(microservice.to_owned()),
@@ -306,7 +306,7 @@ pub fn index_entry(name: &str, cookie: u64, ifindex: u32, microservice: &str) ->
             mac: None,
             mtu: MTU_DEFAULT,
             kind: InterfaceKind::Veth { peer: InterfaceName::new("peer").unwrap() },
-        },
+        }),
     }
 }
 

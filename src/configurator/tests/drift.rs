@@ -106,6 +106,8 @@ fn a_tug_of_war_slows_down_and_is_told() {
         bench.run();
     }
     assert_eq!(bench.state("veth1"), "RETRYING CONTENDED");
+    let status = bench.status("veth1");
+    assert!(status.attempt > 0 && status.next_retry > Some(status.since), "it is told when it is tried again: {status:?}");
     assert_eq!(bench.world.link(bench.ns("red"), "veth1").unwrap().mtu, 1400, "not repaired at once any more");
     bench.wait(Duration::from_secs(61));
     assert_eq!(bench.state("veth1"), "CONFIGURED");

@@ -1,12 +1,13 @@
 //! What is to be published and what of it is still to be written. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// One key.
 #[derive(Debug, Default)]
 struct Entry {
     /// The value; none for a key that is to go.
-    value: Option<Vec<u8>>,
+    value: Option<Box<[u8]>>,
     /// The store may hold something under this key.
     tried: bool,
 }
@@ -20,39 +21,50 @@ const BYTES: usize = 512 << 10;
 /// The latest value per key, and which keys the store has not confirmed.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    entries: BTreeMap<String, Entry>,
-    dirty: BTreeSet<String>,
+    entries: BTreeMap<Arc<str>, Entry>,
+    /// Keys whose value is due.
+    dirty: BTreeSet<Arc<str>>,
+    /// Keys whose removal is due.
+    leaving: BTreeSet<Arc<str>>,
 }
 
 impl Outbox {
     /// Notes a value; true when there is something to write.
     pub(super) fn set(&mut self, key: &str, value: Option<Vec<u8>>) -> bool {
-        if value.is_none() && self.entries.get(key).is_none_or(|entry| !entry.tried) {
+        let known = self.entries.get(key);
+        if value.is_none() && known.is_none_or(|entry| !entry.tried) {
             // Never written: there is nothing to remove, and nothing to remember.
             self.forget(key);
             return false;
         }
-        let entry = self.entries.entry(key.to_owned()).or_default();
-        if entry.value == value && entry.tried {
+        if known.is_some_and(|entry| entry.value.as_deref() == value.as_deref() && entry.tried) {
             return false;
         }
-        entry.value = value;
-        self.dirty.insert(key.to_owned());
+        let key: Arc<str> = self.entries.get_key_value(key).map_or_else(|| key.into(), |(known, _)| known.clone());
+        self.is_due(&key, value.is_some());
+        // Boxed, since what was serialized has up to twice the room that it needs.
+        self.entries.entry(key).or_default().value = value.map(Vec::into_boxed_slice);
         true
     }
 
     /// Notes that a key of an earlier life is to go, unless it is ours by now.
     pub(super) fn remove_stranger(&mut self, key: &str) {
         if !self.entries.contains_key(key) {
-            self.entries.insert(key.to_owned(), Entry { value: None, tried: true });
-            self.dirty.insert(key.to_owned());
+            let key: Arc<str> = key.into();
+            self.is_due(&key, false);
+            self.entries.insert(key, Entry { value: None, tried: true });
         }
+    }
+
+    fn is_due(&mut self, key: &Arc<str>, has_value: bool) {
+        let (now, no_more) = if has_value { (&mut self.dirty, &mut self.leaving) } else { (&mut self.leaving, &mut self.dirty) };
+        now.insert(key.clone());
+        no_more.remove(key);
     }
 
     /// At most `limit` keys whose removal is due.
     pub(super) fn removals(&self, limit: usize) -> Vec<String> {
-        let due = self.dirty.iter().filter(|&key| self.entries.get(key).is_some_and(|entry| entry.value.is_none()));
-        due.take(limit).cloned().collect()
+        self.leaving.iter().take(limit).map(ToString::to_string).collect()
     }
 
     /// At most `limit` values that are due, and not many bytes in all.
@@ -67,7 +79,7 @@ impl Outbox {
                 break;
             }
             entry.tried = true;
-            values.push((key.clone(), value.clone()));
+            values.push((key.to_string(), value.to_vec()));
         }
         values
     }
@@ -75,7 +87,7 @@ impl Outbox {
     /// These keys are gone from the store. One that was set meanwhile stays due.
     pub(super) fn removed(&mut self, keys: &[String]) {
         for key in keys {
-            if self.entries.get(key).is_some_and(|entry| entry.value.is_none()) {
+            if self.entries.get(&**key).is_some_and(|entry| entry.value.is_none()) {
                 self.forget(key);
             }
         }
@@ -84,15 +96,16 @@ impl Outbox {
     /// These values are stored. One that was set anew meanwhile stays due.
     pub(super) fn published(&mut self, values: &Values) {
         for (key, value) in values {
-            if self.entries.get(key).is_some_and(|entry| entry.value.as_ref() == Some(value)) {
-                self.dirty.remove(key);
+            if self.entries.get(&**key).is_some_and(|entry| entry.value.as_deref() == Some(value)) {
+                self.dirty.remove(&**key);
             }
         }
     }
 
     /// The lease is gone, and all values with it: everything is due again.
     pub(super) fn everything_is_due(&mut self) {
-        self.dirty.extend(self.entries.keys().cloned());
+        let valued = self.entries.iter().filter(|(_, entry)| entry.value.is_some());
+        self.dirty.extend(valued.map(|(key, _)| key.clone()));
     }
 
     /// Whether there is a value that needs a lease.
@@ -103,6 +116,7 @@ impl Outbox {
     fn forget(&mut self, key: &str) {
         self.entries.remove(key);
         self.dirty.remove(key);
+        self.leaving.remove(key);
     }
 }
 
