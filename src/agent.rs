@@ -46,11 +46,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let kernel = LinuxKernel::new(tracker.own(), inbox.clone()).context("talk to the kernel")?;
     let configurator = Configurator::new(Parts {
         owner: Owner::new(config.label.clone()),
-        settings: Settings {
-            ipv6_dad: config.ipv6_dad,
-            remove_extra_addresses: config.extra_addresses == ExtraAddresses::Remove,
-            hold: false,
-        },
+        settings: settings(&config),
         create_named: config.named_netns == NamedNetns::Create,
         adopt_on_first_start: config.adopt == Adopt::FirstStart,
         kernel: Box::new(kernel),
@@ -130,6 +126,10 @@ async fn ended(thread: &JoinHandle<()>) {
     while !thread.is_finished() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+fn settings(config: &Config) -> Settings {
+    Settings { ipv6_dad: config.ipv6_dad, remove_extra_addresses: config.extra_addresses == ExtraAddresses::Remove, hold: false }
 }
 
 fn tracker_options(config: &Config, state_dir: &StateDir) -> TrackerOptions {

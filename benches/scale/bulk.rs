@@ -12,6 +12,9 @@ use crate::restart::per_pair;
 use crate::stats::{median, ratio};
 use crate::support::wish::with;
 
+/// What is looked at of a round.
+type Part = fn(&Round) -> Duration;
+
 /// One round, with or without an agent.
 struct Round {
     made: Duration,
@@ -29,7 +32,7 @@ pub fn measure(scale: &Scale) {
     }
     println!("\n| {} pairs in {} namespaces, median of {} | agent on etcd | floor | ratio |", scale.pairs, scale.spaces, scale.rounds);
     println!("|---|---|---|---|");
-    let parts: [(&str, fn(&Round) -> Duration); 3] = [
+    let parts: [(&str, Part); 3] = [
         ("cold start: process start until the last CONFIGURED", |r| r.made),
         ("another MTU for all: first put until the last CONFIGURED", |r| r.changed),
         ("delete all keys at once until nothing is left", |r| r.deleted),

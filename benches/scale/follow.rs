@@ -1,7 +1,7 @@
 //! Follows the statuses of an agent as any client does, and notes when each one came.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use vnf_agent::proto::agent::{InterfaceEvent, InterfaceStatus, WatchRequest};
 use crate::bed::LIMIT;
 
 /// Begins to watch the interfaces, as soon as the agent's socket is there.
-pub async fn watch(socket: &PathBuf) -> Streaming<InterfaceEvent> {
+pub async fn watch(socket: &Path) -> Streaming<InterfaceEvent> {
     let start = Instant::now();
     loop {
         if let Ok(mut client) = StatusServiceClient::connect(format!("unix:{}", socket.display())).await
@@ -83,7 +83,7 @@ impl Follower {
     }
 }
 
-fn follow(socket: &PathBuf, events: &Sender<(Instant, InterfaceEvent)>) {
+fn follow(socket: &Path, events: &Sender<(Instant, InterfaceEvent)>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut stream = watch(socket).await;

@@ -23,6 +23,9 @@ use crate::memory::Memory;
 use crate::stats::{median, ms, percentile, ratio};
 use crate::support::{Agent, Etcd, Host, veth, wish};
 
+/// What is looked at of a sample.
+type Part = fn(&Sample) -> Duration;
+
 /// Pairs of the small bed.
 const FEW: usize = 5;
 
@@ -195,7 +198,7 @@ fn print(counts: [usize; 2], samples: &[Vec<Sample>; 2], floor: &[Vec<Duration>;
         let cell = |samples: &[Duration]| format!("{} / {}", ms(median(samples)), ms(percentile(samples, 99)));
         println!("| {what} | {} | {} | {} |", cell(few), cell(many), ratio(median(many), median(few)));
     };
-    let parts: [(&str, fn(&Sample) -> Duration); 3] = [
+    let parts: [(&str, Part); 3] = [
         ("put both keys until etcd confirms", |s| s.stored),
         ("put both keys until both statuses are CONFIGURED", |s| s.configured),
         ("put both keys until both ends are usable", |s| s.usable),

@@ -16,6 +16,9 @@ use crate::follow::Follower;
 use crate::stats::{ms, spread};
 use crate::support::{Agent, Host, wish};
 
+/// All rounds of one kind, and what they lost together.
+type Column = (Vec<Restart>, Lost);
+
 /// One restart.
 struct Restart {
     ready: Duration,
@@ -38,8 +41,8 @@ pub fn measure(scale: &Scale) {
         scale.pairs, scale.spaces
     );
     println!("|---|---|---|---|---|");
-    let columns: Vec<(Vec<Restart>, Lost)> = [true, false].into_iter().flat_map(|on_etcd| on_store(scale, on_etcd)).collect();
-    let row = |what: &str, cell: &dyn Fn(&(Vec<Restart>, Lost)) -> String| {
+    let columns: Vec<Column> = [true, false].into_iter().flat_map(|on_etcd| on_store(scale, on_etcd)).collect();
+    let row = |what: &str, cell: &dyn Fn(&Column) -> String| {
         println!("| {what} | {} |", columns.iter().map(cell).collect::<Vec<_>>().join(" | "));
     };
     row("process start until ready", &|(rounds, _)| spread(&rounds.iter().map(|r| r.ready).collect::<Vec<_>>()));
