@@ -226,7 +226,7 @@ async fn namespaces_history_and_the_agent() {
         elapsed_us: 1200,
         triggers: vec!["store"],
         drift: vec!["veth1: mtu 1500 -> 1400".to_owned()],
-        steps: vec![StepRecord { step: "create veth".to_owned(), outcome: "done".to_owned() }],
+        steps: vec![StepRecord { step: "create veth".into(), outcome: "done".into() }],
     };
     (1..=60).for_each(|n| host.published.record(pass(n)));
     let passes = client.list_history(pb::ListHistoryRequest { limit: 2 }).await.unwrap().into_inner().passes;

@@ -222,7 +222,7 @@ b     5      eth0     microservice:ms2  4026532001  veth  peer
     assert_eq!(host.vnfctl(&["index"]).await.out.lines().count(), 3);
     assert_eq!(host.vnfctl(&["index", "x"]).await.code, Some(1));
 
-    let steps = vec![StepRecord { step: "set veth1 mtu 1500".to_owned(), outcome: "done".to_owned() }];
+    let steps = vec![StepRecord { step: "set veth1 mtu 1500".into(), outcome: "done".into() }];
     let drift = vec!["veth1: mtu 1500 -> 1400".to_owned()];
     host.published.record(PassRecord { sequence: 3, started: since, elapsed_us: 1234, triggers: vec!["kernel"], drift, steps });
     let history = host.vnfctl(&["history"]).await.out;

@@ -23,7 +23,7 @@ fn per_pair(what: &str, took: Duration) {
 }
 
 #[test]
-#[ignore = "measures"]
+#[ignore = "prints numbers and judges nothing; run by hand as said above"]
 fn pairs() {
     for round in 0..3 {
         for link_locals in [true, false] {
@@ -97,7 +97,7 @@ fn one_round(link_locals: bool) {
 }
 
 #[test]
-#[ignore = "measures"]
+#[ignore = "prints numbers and judges nothing; run by hand as said above"]
 fn one_pair_at_a_time() {
     let mut bed = Bed::new();
     let (red, blue) = (bed.netns(), bed.netns());

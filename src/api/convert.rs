@@ -112,7 +112,7 @@ pub fn pass(p: PassRecord) -> pb::Pass {
         elapsed_us: p.elapsed_us,
         triggers: p.triggers.into_iter().map(str::to_owned).collect(),
         drift: p.drift,
-        steps: p.steps.into_iter().map(|s| pb::Step { step: s.step, outcome: s.outcome }).collect(),
+        steps: p.steps.into_iter().map(|s| pb::Step { step: s.step.into(), outcome: s.outcome.into_owned() }).collect(),
     }
 }
 

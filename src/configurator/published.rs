@@ -1,5 +1,6 @@
 //! Everything that the configurator tells the outside: read by the API, the status writer and the metrics, written by passes only.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,9 +74,9 @@ pub struct PassRecord {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct StepRecord {
     /// The step as the plan prints it.
-    pub step: String,
+    pub step: Box<str>,
     /// `done`, `already so`, `skipped: …` or the error.
-    pub outcome: String,
+    pub outcome: Cow<'static, str>,
 }
 
 /// Whether removals are held back, and why.

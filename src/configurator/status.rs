@@ -131,6 +131,9 @@ fn show(status: &mut InterfaceStatus, wish: &Wish, link: &ObservedLink) {
     status.phys_address = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     let shown = || link.addresses.iter().filter(|have| !have.kernel_made);
     status.ip_addresses = shown().map(|have| have.address).collect();
+    // Kept for as long as the link stands, in thousands.
+    status.ip_addresses.shrink_to_fit();
+    status.phys_address.shrink_to_fit();
     let wished = |address: &InterfaceAddress| wish.spec.as_ref().is_ok_and(|spec| spec.addresses.contains(address));
     status.extra_addresses =
         shown().filter(|have| have.proto != ADDRESS_PROTO && !wished(&have.address)).map(|have| have.address).collect();

@@ -1,5 +1,6 @@
 //! The rounds of a pass: plan, apply, read back, and again until a plan is empty or makes no progress.
 
+use std::borrow::Cow;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -134,7 +135,7 @@ impl Configurator {
                 }
                 Outcome::Skipped(_) => {}
             }
-            work.steps.push(StepRecord { step: step.to_string(), outcome: describe(outcome) });
+            work.steps.push(StepRecord { step: step.to_string().into(), outcome: describe(outcome) });
         }
         applied
     }
@@ -194,13 +195,13 @@ fn gone_meanwhile(step: &Step, error: &KernelError) -> bool {
     moved.into_iter().any(|errno| error.is(errno)) && (on_link || !error.is(Errno::ENOENT))
 }
 
-fn describe(outcome: &Outcome) -> String {
+fn describe(outcome: &Outcome) -> Cow<'static, str> {
     match outcome {
-        Outcome::Done(Done::AlreadySo) => "already so".to_owned(),
-        Outcome::Done(Done::Ok) => "done".to_owned(),
-        Outcome::Done(Done::Created { a, b }) => format!("done, indexes {a} and {b}"),
-        Outcome::Skipped(step) => format!("skipped, since step {} failed", step + 1),
-        Outcome::Failed(error) => error.to_string(),
+        Outcome::Done(Done::AlreadySo) => "already so".into(),
+        Outcome::Done(Done::Ok) => "done".into(),
+        Outcome::Done(Done::Created { a, b }) => format!("done, indexes {a} and {b}").into(),
+        Outcome::Skipped(step) => format!("skipped, since step {} failed", step + 1).into(),
+        Outcome::Failed(error) => error.to_string().into(),
     }
 }
 

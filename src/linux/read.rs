@@ -41,6 +41,8 @@ fn netns_once(socket: &mut RouteSocket) -> Result<NetnsReading, Failure> {
             link.addresses.push(address);
         }
     })?;
+    // They are kept for as long as the link stands, and grow by fours.
+    links.iter_mut().for_each(|link| link.addresses.shrink_to_fit());
     Ok(NetnsReading { links, complete: links_complete && addresses_complete })
 }
 
@@ -67,6 +69,7 @@ pub(super) fn link(socket: &mut RouteSocket, ifindex: IfIndex) -> Result<Option<
             Err(failure) => return Err(failure),
         }
     }
+    link.addresses.shrink_to_fit();
     Ok(Some(link))
 }
 

@@ -104,7 +104,7 @@ impl Resolver {
             NetnsRef::File(path) => place(self.file(path)),
             NetnsRef::Microservice(label) => Target::Fixed(Answer::Unbound(
                 Reason::MicroserviceMissing,
-                format!("no running container has MICROSERVICE_LABEL={}", label.escape_debug()),
+                format!("this version does not look for the container with MICROSERVICE_LABEL={}", label.escape_debug()),
             )),
         }
     }

@@ -90,6 +90,8 @@ pub(super) struct Worker {
     /// Mounts have changed since the last look at paths.
     mounts_changed: bool,
     next_mount_look: Instant,
+    /// Somebody asked for a look at everything.
+    recheck: bool,
     save_failed: bool,
 }
 
@@ -118,6 +120,7 @@ impl Worker {
             next_quick: now + QUICK_CHECK,
             mounts_changed: false,
             next_mount_look: now,
+            recheck: false,
             save_failed: false,
         })
     }
@@ -134,6 +137,10 @@ impl Worker {
                     return;
                 }
                 self.handle(request);
+            }
+            // Once for all who asked: a thousand namespaces that end together are not looked at a thousand times.
+            if std::mem::take(&mut self.recheck) {
+                self.look_at(Scope::All);
             }
             self.look_where_due();
             self.start_creator();
@@ -194,7 +201,7 @@ impl Worker {
             Request::Watch { slot, create } => self.watch(&slot, create),
             Request::Unwatch(slot) => self.unwatch(&slot),
             Request::Retain(slots) => self.retain(&slots),
-            Request::Recheck => self.look_at(Scope::All),
+            Request::Recheck => self.recheck = true,
             Request::Search => {
                 self.events.extend(search(&self.resolver, &self.options.remembered));
             }
