@@ -158,6 +158,8 @@ fn files_that_are_no_namespace() {
         ("", ""),
     ] {
         let status = refused(&agent, file(path), "BAD_NAMESPACE");
+        let said = status["message"].as_str().expect("a message");
+        assert!(path.is_empty() || said.matches(path).count() == 1, "what is meant is said once: {said}");
         let said = status.to_string().to_lowercase();
         assert!(said.contains(&word.to_lowercase()), "{path}: says which: {said}");
     }

@@ -192,3 +192,27 @@ fn what_an_earlier_life_left_is_removed() {
         assert_eq!(published(&etcd).into_keys().collect::<Vec<_>>(), ["live"]);
     });
 }
+
+#[test]
+fn what_others_remove_or_overwrite_is_published_again() {
+    in_own_netns(async || {
+        let etcd = Etcd::start();
+        let (_, handle) = writer(&[&etcd.endpoint()]);
+        for name in ["kept", "removed", "overwritten"] {
+            set(&handle, name, "1");
+        }
+        let right = |there: &BTreeMap<String, String>| there.len() == 3 && there.values().all(|value| value == "1");
+        until(&etcd, SOON, "all there", right).await;
+        let kept = etcd.ctl(&["get", &format!("{PREFIX}{STATUS}kept"), "-w", "fields"]);
+        etcd.ctl(&["del", &format!("{PREFIX}{STATUS}removed")]);
+        etcd.put(&format!("{PREFIX}{STATUS}overwritten"), "a lie");
+        until(&etcd, Duration::from_secs(25), "as they were", right).await;
+        let lease = leases(&etcd);
+        let keys = etcd.ctl(&["lease", "timetolive", "--keys", &lease[0]]);
+        assert_eq!((lease.len(), keys.matches(STATUS).count()), (1, 3), "all of them end with the agent: {keys}");
+        let version = |text: &str| text.lines().find(|line| line.starts_with("\"Version\"")).map(str::to_owned);
+        let now = etcd.ctl(&["get", &format!("{PREFIX}{STATUS}kept"), "-w", "fields"]);
+        assert_eq!(version(&now), version(&kept), "what was right is not written again");
+        handle.shutdown().await;
+    });
+}

@@ -3,7 +3,7 @@
 //! Every link that we make carries a group from its first moment (an alias in a creating request is silently ignored by the kernel), and an
 //! alias right after. What carries none of the marks is never changed or removed.
 
-use crate::model::{AgentLabel, InterfaceName, ObservedLink};
+use crate::model::{AgentLabel, InterfaceName, LinkKind, ObservedLink};
 
 const ALIAS_WORD: &str = "vnf-agent";
 const OWNED: u32 = 0x5600_0000;
@@ -109,9 +109,12 @@ impl Owner {
         InterfaceName::new(&format!("{}{hash}", &text[..cut])).unwrap_or_else(|_| name.clone())
     }
 
-    /// Reads the marks of a link.
+    /// Reads the marks of a link. On a kind that we never make (`lo`, a bridge, a NIC) they are someone's forgery or mistake and mean nothing.
     #[must_use]
     pub fn mark(&self, link: &ObservedLink) -> Mark {
+        if matches!(link.kind, LinkKind::Other(_)) {
+            return Mark::Foreign;
+        }
         let named = link.alias.as_deref().and_then(|alias| self.parse_alias(alias));
         let others =
             link.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS_WORD) && a[ALIAS_WORD.len()..].starts_with(':')) && named.is_none();
@@ -155,7 +158,7 @@ fn fnv1a_64(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{IfIndex, LinkKind};
+    use crate::model::IfIndex;
 
     fn owner(label: &str) -> Owner {
         Owner::new(AgentLabel::new(label).unwrap())
@@ -186,6 +189,17 @@ mod tests {
         assert_eq!(o.mark(&link(0, Some(&o.alias(MarkKind::Veth, &name("a"))))), Mark::Named(MarkKind::Veth, written.clone()));
         assert_eq!(o.written_name(&written), written, "a written name is written as it is");
         assert_eq!(fnv1a_64(b"foobar"), 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn what_we_never_make_is_never_ours() {
+        let o = owner("vpp1");
+        for kind in ["", "bridge", "vlan"] {
+            for (group, alias) in [(o.group(), None), (o.doomed_group(), None), (0, Some("vnf-agent:vpp1:veth:x"))] {
+                let forged = ObservedLink { kind: LinkKind::Other(kind.into()), ..link(group, alias) };
+                assert_eq!(o.mark(&forged), Mark::Foreign, "{forged:?}");
+            }
+        }
     }
 
     #[test]

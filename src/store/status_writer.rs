@@ -1,7 +1,8 @@
 //! Publishes values that live no longer than the agent: bound to a lease, the latest value per key, never in anybody's way.
 //!
 //! Whoever sets a value only notes it; one task writes. While the store is away the notes are bounded by one value per key. After
-//! silence nobody knows what was written, so it is written again; after the loss of the lease, everything.
+//! silence nobody knows what was written, so it is written again; after the loss of the lease, everything. What others remove or overwrite is
+//! written again too.
 
 mod outbox;
 mod task;
@@ -22,6 +23,8 @@ use task::Task;
 const LEASE_SECONDS: i64 = 15;
 /// Pace at which the lease is kept.
 const KEEP_EVERY: Duration = Duration::from_secs(5);
+/// Pace at which it is looked whether the keys are still ours: a status that others spoiled lives no longer than one of a dead agent.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// How long a shutdown may take.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(2);
 
@@ -38,6 +41,8 @@ pub trait LeasedStore: Send + Sync + 'static {
     fn publish(&self, lease: i64, values: Vec<(String, Vec<u8>)>) -> StoreFuture<'_, bool>;
     /// Removes keys, whether they are there or not.
     fn remove(&self, keys: Vec<String>) -> StoreFuture<'_, ()>;
+    /// The keys that end with a lease: those that were published with it and that nobody removed or overwrote since.
+    fn attached(&self, lease: i64) -> StoreFuture<'_, Vec<String>>;
     /// The keys below a prefix.
     fn keys(&self, prefix: &str) -> StoreFuture<'_, Vec<String>>;
     /// Ends a lease and removes all its keys.

@@ -108,13 +108,12 @@ fn place(world: World<'_>, wish: &Wish) -> Result<NetnsId, Verdict> {
             let waits_for = slot.reference.to_string();
             Err(Verdict::Pending(Waiting { reason: Some(*reason), message: message.clone(), waits_for: vec![waits_for] }))
         }
-        Some(Resolution::Refused(reason, message)) => Err(Verdict::Invalid(vec![FieldError {
-            reason: *reason,
-            field: "namespace".to_owned(),
-            value: slot.reference.reference(),
-            rule: message.clone(),
-            hint: String::new(),
-        }])),
+        Some(Resolution::Refused(reason, message)) => {
+            // The message begins with the reference, and so does an error with its field and value: once is enough.
+            let rule = message.strip_prefix(&format!("{} ", slot.reference)).unwrap_or(message).to_owned();
+            let (field, value) = ("namespace".to_owned(), slot.reference.reference());
+            Err(Verdict::Invalid(vec![FieldError { reason: *reason, field, value, rule, hint: String::new() }]))
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Writes, single reads and leases below the agent's prefix.
 
 use etcd_client::proto::PbKeyValue;
-use etcd_client::{PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{LeaseTimeToLiveOptions, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
 use super::EtcdStore;
 use super::core::relative;
@@ -113,6 +113,15 @@ impl LeasedStore for EtcdStore {
         let attempted = format!("remove {} statuses", keys.len());
         let operations = keys.iter().map(|key| TxnOp::delete(self.key(key), None)).collect();
         Box::pin(async move { Ok(self.transact(&attempted, operations).await.map(|_| ())?) })
+    }
+
+    fn attached(&self, lease: i64) -> StoreFuture<'_, Vec<String>> {
+        let options = LeaseTimeToLiveOptions::new().with_keys();
+        let call = move |client: etcd_client::Client| async move { client.lease_client().time_to_live(lease, Some(options)).await };
+        Box::pin(async move {
+            let answer = self.link.call("list the keys of the lease of the status keys", call).await?;
+            Ok(answer.keys().iter().map(|key| relative(&self.access.prefix, key)).collect())
+        })
     }
 
     fn keys(&self, prefix: &str) -> StoreFuture<'_, Vec<String>> {

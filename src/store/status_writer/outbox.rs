@@ -108,6 +108,15 @@ impl Outbox {
         self.dirty.extend(valued.map(|(key, _)| key.clone()));
     }
 
+    /// Only these keys are still as we wrote them: the others are due again. How many those are.
+    pub(super) fn still_there(&mut self, keys: &BTreeSet<String>) -> usize {
+        let spoiled = |(key, entry): &(&String, &Entry)| entry.value.is_some() && entry.tried && !keys.contains(*key);
+        let spoiled: Vec<String> = self.entries.iter().filter(spoiled).map(|(key, _)| key.clone()).collect();
+        let count = spoiled.len();
+        self.dirty.extend(spoiled);
+        count
+    }
+
     /// Whether there is a value that needs a lease.
     pub(super) fn has_values(&self) -> bool {
         self.entries.values().any(|entry| entry.value.is_some())
@@ -240,6 +249,20 @@ mod tests {
             assert_eq!(batch.len(), expected);
             outbox.published(&batch);
         }
+    }
+
+    #[test]
+    fn what_others_spoil_is_due_again() {
+        let mut outbox = Outbox::default();
+        for key in ["a", "b", "c"] {
+            outbox.set(key, value("1"));
+        }
+        let batch = outbox.values(100);
+        outbox.published(&batch);
+        outbox.set("c", None);
+        assert_eq!(outbox.still_there(&BTreeSet::from(["a".to_owned()])), 1);
+        assert_eq!(outbox.values(100), values(&[("b", "1")]));
+        assert_eq!(outbox.removals(100), ["c"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{KEEP_EVERY, LEASE_SECONDS, LeasedStore, Shared};
+use super::{KEEP_EVERY, LEASE_SECONDS, LOOK_EVERY, LeasedStore, Shared};
 use crate::store::StoreError;
 use crate::store::backoff::Backoff;
 
@@ -19,6 +19,8 @@ const BATCH: usize = 100;
 struct Lease {
     id: i64,
     kept: Instant,
+    /// When it was last looked which keys it has.
+    looked: Instant,
 }
 
 pub(super) struct Task {
@@ -92,7 +94,7 @@ impl Task {
         let Some(lease) = self.living_lease().await? else { return Ok(true) };
         let values = self.shared.outbox().values(BATCH);
         if values.is_empty() {
-            return Ok(false);
+            return Ok(self.look(lease).await);
         }
         if self.store.publish(lease, values.clone()).await? {
             self.shared.outbox().published(&values);
@@ -109,7 +111,7 @@ impl Task {
         match self.lease {
             None => {
                 let id = self.store.grant(LEASE_SECONDS).await?;
-                self.lease = Some(Lease { id, kept: now });
+                self.lease = Some(Lease { id, kept: now, looked: now });
                 Ok(Some(id))
             }
             Some(lease) if lease.kept + KEEP_EVERY > now => Ok(Some(lease.id)),
@@ -122,6 +124,20 @@ impl Task {
                 Ok(None)
             }
         }
+    }
+
+    /// Looks from time to time whether others have removed or overwritten what is published; true when something is to be written again.
+    async fn look(&mut self, id: i64) -> bool {
+        let now = Instant::now();
+        let Some(lease) = self.lease.as_mut().filter(|lease| lease.looked + LOOK_EVERY <= now) else { return false };
+        lease.looked = now;
+        // A look that fails holds up nothing: there is another one soon, and a store that is away is noticed by the care of the lease.
+        let Ok(keys) = self.store.attached(id).await else { return false };
+        let spoiled = self.shared.outbox().still_there(&keys.into_iter().collect());
+        if spoiled > 0 {
+            warn!(keys = spoiled, "others have removed or overwritten published statuses; publishing these again");
+        }
+        spoiled > 0
     }
 
     fn lease_is_gone(&mut self) {
