@@ -15,6 +15,9 @@ In the file an option has the name of its flag with `_` for `-`: `etcd_endpoints
 is an error that names the key and its line. A value that cannot be used is an error that names the option, the value, where it came from
 and the rule; the agent then exits with status 2 and has touched nothing.
 
+This version has no external node and watches no container runtime: the options marked \"external node only\", and `--docker-host`, are read and
+checked, and have no effect.
+
 | flag | environment | default | meaning |
 |---|---|---|---|
 ";
