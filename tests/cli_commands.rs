@@ -386,6 +386,15 @@ fn what_keeps_the_agent_from_starting_is_told_once() {
 }
 
 #[tokio::test]
+async fn what_this_version_does_not_handle_is_no_success() {
+    let host = Host::start().await;
+    host.configure_everything();
+    let value = br#"{"name":"a","type":"TAP"}"#;
+    let seen = run(&host.agent(), &["put", "linux/config/v1/interface/a", "-", "--wait"], value).await;
+    assert_eq!((seen.code, seen.out.as_str()), (Some(1), "linux/config/v1/interface/a: UNIMPLEMENTED not handled\n"), "{seen:?}");
+}
+
+#[tokio::test]
 async fn everything_wrong_is_counted_in_one_line() {
     let host = Host::start().await;
     let wrong = |field: &str| FieldError {
