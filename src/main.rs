@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use vnf_agent::config::{Config, ConfigError};
+use vnf_agent::config::Config;
 use vnf_agent::{agent, telemetry};
 
 /// How long the last lines of the log may take to be written.
@@ -14,7 +14,7 @@ fn main() -> ExitCode {
     let config = match Config::load() {
         Ok(config) => config,
         // Help and version go to standard output, errors to standard error.
-        Err(ConfigError::Usage(usage)) => {
+        Err(vnf_agent::config::ConfigError::Usage(usage)) => {
             let _ = usage.print();
             return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
         }

@@ -101,9 +101,7 @@ impl Configurator {
 
     fn judge_failure(&mut self, key: &Key, work: &Work, now: Now) -> Option<Failure> {
         if work.contended.contains(key) {
-            // The same moment however often the object is looked at until then: what does not change is not published again.
-            let next_retry = self.retries.delay(key, now.instant).map(|delay| now.wall.after(delay).rounded());
-            return Some(Failure { attempt: self.retries.attempt(key), next_retry, ..contended() });
+            return Some(Failure { attempt: self.retries.attempt(key), ..contended() });
         }
         let known = work.failures.get(key).cloned();
         let (attempt, delay) = self.retries.failed(key, now.instant);

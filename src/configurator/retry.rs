@@ -67,12 +67,6 @@ impl Retries {
         self.troubles.get(key).map_or(0, |trouble| trouble.attempt)
     }
 
-    /// How long the object still waits for its turn; `None` when it does not wait.
-    #[must_use]
-    pub fn delay(&self, key: &str, now: Instant) -> Option<Duration> {
-        self.troubles.get(key).map(|trouble| trouble.due.saturating_duration_since(now))
-    }
-
     /// Takes what is due.
     pub fn due(&mut self, now: Instant) -> Vec<Key> {
         let due: Vec<(Instant, Key)> = self.queue.iter().take_while(|(at, _)| *at <= now).cloned().collect();
@@ -156,8 +150,6 @@ mod tests {
         assert!(retries.repaired(&key, now));
         retries.failed(&key, now);
         assert!(retries.fighting("a", now));
-        assert!(retries.delay("a", now).is_some_and(|delay| delay >= FIRST), "when it goes on can be told");
-        assert_eq!(retries.delay("b", now), None);
         assert!(!retries.fighting("a", now + FIGHT_WINDOW * 2));
     }
 }
