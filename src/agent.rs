@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let panics = panics::watch();
+    raise_file_limit();
     let own = netns_thread::own_cookie().context("learn which network namespace this is (Linux 5.14 or later is needed)")?;
     let state_dir = StateDir::open(&config.state_dir, &config.label, own)?;
     let inbox = Inbox::new();
@@ -81,6 +83,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         statuses.shutdown().await;
     }
     outcome
+}
+
+/// Each namespace in use may need a descriptor for a while; what the administrator allows at most is asked for.
+fn raise_file_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
 }
 
 /// Waits for a part that ends by itself, which only a defect makes it do; returns its name. Whoever watches this process starts it anew.

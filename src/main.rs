@@ -13,8 +13,15 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     let config = match Config::load() {
         Ok(config) => config,
+        // Help and version go to standard output, errors to standard error.
+        Err(vnf_agent::config::ConfigError::Usage(usage)) => {
+            let _ = usage.print();
+            return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
+        }
         Err(error) => {
-            eprintln!("vnf-agent: {error}");
+            for line in error.to_string().lines() {
+                eprintln!("vnf-agent: {line}");
+            }
             return ExitCode::from(2);
         }
     };
@@ -40,8 +47,19 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vnf-agent: {error:#}");
+            eprintln!("vnf-agent: {}", sentence(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error with its causes, each told once: some tell their cause themselves.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use api_support::{Host, PREFIX, configured, eventually, index_entry, pending, run};
 use serde_json::{Value, json};
 use vnf_agent::configurator::published::{NamespaceEntry, PassRecord, StepRecord};
-use vnf_agent::model::{InterfaceStatus, Reason, State, Timestamp};
+use vnf_agent::model::{FieldError, InterfaceStatus, Reason, State, Timestamp};
 
 fn age_of(moment: i64) -> String {
     let days = (vnf_agent::api::context::now().seconds() - moment / 1000) / 86_400;
@@ -361,6 +361,59 @@ async fn a_watch_survives_a_restart_of_the_agent() {
     assert_eq!(watching.next().await, "gone removed");
     host.remove("a");
     assert_eq!(watching.next().await, "a removed");
+}
+
+#[test]
+fn the_agents_help_and_version_are_answers_and_no_errors() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_vnf-agent")).env_clear().args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(run(&["--version"]), (Some(0), format!("vnf-agent {}\n", env!("CARGO_PKG_VERSION")), String::new()));
+    let (code, out, err) = run(&["--help"]);
+    assert_eq!((code, err.as_str(), out.contains("--etcd-endpoints <LIST>")), (Some(0), "", true), "{out}");
+    let (code, out, err) = run(&["--bogus"]);
+    assert_eq!((code, out.as_str(), err.starts_with("error: unexpected argument '--bogus'")), (Some(2), "", true), "{err}");
+    let (code, out, err) = run(&["--label", "a b", "--ipv6-dad", "yes"]);
+    assert_eq!((code, out.as_str(), err.lines().filter(|l| l.starts_with("vnf-agent: option `")).count()), (Some(2), "", 2), "{err}");
+}
+
+#[test]
+fn what_keeps_the_agent_from_starting_is_told_once() {
+    let output = Command::new(env!("CARGO_BIN_EXE_vnf-agent")).env_clear().args(["--state-dir", "/proc/x"]).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), err.matches("No such file or directory").count()), (Some(1), 1), "{err}");
+}
+
+#[tokio::test]
+async fn what_this_version_does_not_handle_is_no_success() {
+    let host = Host::start().await;
+    host.configure_everything();
+    let value = br#"{"name":"a","type":"TAP"}"#;
+    let seen = run(&host.agent(), &["put", "linux/config/v1/interface/a", "-", "--wait"], value).await;
+    assert_eq!((seen.code, seen.out.as_str()), (Some(1), "linux/config/v1/interface/a: UNIMPLEMENTED not handled\n"), "{seen:?}");
+}
+
+#[tokio::test]
+async fn everything_wrong_is_counted_in_one_line() {
+    let host = Host::start().await;
+    let wrong = |field: &str| FieldError {
+        reason: Reason::BadMtu,
+        field: field.to_owned(),
+        value: "1".to_owned(),
+        rule: "must be larger".to_owned(),
+        hint: String::new(),
+    };
+    let status = InterfaceStatus {
+        state: State::Invalid,
+        reason: Some(Reason::BadMtu),
+        message: "mtu `1` must be larger".to_owned(),
+        errors: vec![wrong("mtu"), wrong("other"), wrong("third")],
+        ..configured("a")
+    };
+    host.publish([status]);
+    let seen = host.vnfctl(&["interfaces"]).await;
+    assert!(seen.out.contains("BAD_MTU: mtu `1` must be larger (and 2 more)\n"), "{}", seen.out);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::model::{AgentLabel, State, Timestamp};
 use crate::proto::agent as pb;
 use crate::store::{ConfigStore, StoreHealth};
 
-/// Milliseconds of silence of the store after which the agent is not ready (DESIGN 3.5).
+/// Milliseconds of silence of the store after which the agent is not ready.
 const STORE_SILENCE_LIMIT: i64 = 20_000;
 /// Milliseconds without a sign of life of the configurator after which the process counts as dead.
 const HEARTBEAT_LIMIT: i64 = 60_000;
@@ -82,7 +82,10 @@ impl Context {
             return Err(NotReady { reason: "STORE_SILENT", message });
         }
         match &*self.published.hold.borrow() {
-            Some(hold) => Err(NotReady { reason: "HOLD", message: format!("removals are held back: {}", hold.why) }),
+            Some(hold) => Err(NotReady {
+                reason: "HOLD",
+                message: format!("removals are held back: {}; `vnfctl resync --accept-removals` lets them happen", hold.why),
+            }),
             None => Ok(()),
         }
     }

@@ -37,7 +37,7 @@ pub enum ListenError {
     #[error("cannot listen on {0}: another process answers there; stop it or choose another path with --socket")]
     InUse(PathBuf),
     /// The system says no.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}{}", hint(source))]
     System {
         /// Path or address.
         address: String,
@@ -47,6 +47,14 @@ pub enum ListenError {
     /// The settings would expose the agent.
     #[error("{0}")]
     Exposed(String),
+}
+
+/// What to do about it.
+fn hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => "; choose another address with --grpc-listen or --http-listen, or `off`",
+        _ => "",
+    }
 }
 
 impl ListenError {

@@ -8,6 +8,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 /// Where the agent is when nobody says.
 pub const AGENT_DEFAULT: &str = "unix:/run/vnf-agent/agent.sock";
 
+/// Where the options that all commands share stand in the help, apart from those of the command.
+const CONNECTION: &str = "Connection";
+
 /// Asks a vnf-agent and tells it what to configure.
 ///
 /// Exit status: 0 done, 1 the agent said no, 2 usage, 3 the agent cannot be reached.
@@ -15,19 +18,19 @@ pub const AGENT_DEFAULT: &str = "unix:/run/vnf-agent/agent.sock";
 #[command(name = "vnfctl", version)]
 pub struct Cli {
     /// The agent: `unix:/path`, `https://host:port` (with --ca, and --cert and --key where it asks for them) or `http://host:port`
-    #[arg(long, global = true, env = "VNF_AGENT", default_value = AGENT_DEFAULT, value_name = "ADDRESS")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "VNF_AGENT", default_value = AGENT_DEFAULT, value_name = "ADDRESS")]
     pub agent: String,
     /// Certificate authority of the agent (PEM)
-    #[arg(long, global = true, env = "VNF_AGENT_CA", value_name = "PATH")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "VNF_AGENT_CA", value_name = "PATH")]
     pub ca: Option<PathBuf>,
     /// Certificate to show to the agent (PEM)
-    #[arg(long, global = true, env = "VNF_AGENT_CERT", value_name = "PATH", requires = "tls_key")]
+    #[arg(long, global = true, help_heading = CONNECTION, env = "VNF_AGENT_CERT", value_name = "PATH", requires = "tls_key")]
     pub cert: Option<PathBuf>,
     /// Key of that certificate (PEM)
-    #[arg(long = "key", global = true, env = "VNF_AGENT_KEY", value_name = "PATH", requires = "cert")]
+    #[arg(long = "key", global = true, help_heading = CONNECTION, env = "VNF_AGENT_KEY", value_name = "PATH", requires = "cert")]
     pub tls_key: Option<PathBuf>,
     /// Form of the output
-    #[arg(short, long, global = true, value_enum, default_value = "table", value_name = "FORM")]
+    #[arg(short, long, global = true, value_enum, default_value = "table", value_name = "FORM", display_order = 900)]
     pub output: Form,
     /// What to do
     #[command(subcommand)]

@@ -23,6 +23,8 @@ const ANSWER_LIMIT: usize = 64 << 20;
 pub struct Agent {
     address: String,
     endpoint: Endpoint,
+    /// Whether we show a certificate.
+    shows_certificate: bool,
 }
 
 /// A connected agent.
@@ -52,7 +54,7 @@ impl Agent {
             .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
-        Ok(Self { address, endpoint })
+        Ok(Self { address, endpoint, shows_certificate: cli.cert.is_some() })
     }
 
     /// Connects.
@@ -67,6 +69,9 @@ impl Agent {
     fn unreachable(&self, error: &(dyn Error + 'static)) -> Failure {
         let hint = match io_kind(error) {
             Some(std::io::ErrorKind::PermissionDenied) => "run as root or as a member of the socket's group",
+            _ if self.address.starts_with("https://") && !self.shows_certificate => {
+                "is vnf-agent running, and does it want a certificate (--cert and --key)?"
+            }
             _ => "is vnf-agent running? --agent or VNF_AGENT tells where else to look",
         };
         Failure::Unreachable(format!("cannot reach the agent at {}: {}; {hint}", self.address, causes(error)))
@@ -77,6 +82,10 @@ impl Agent {
         // An answer that came over the wire carries no cause; one that was made on this side does.
         match status.source() {
             Some(cause) => self.unreachable(cause),
+            // The transport's own words when the answer is plain HTTP.
+            None if status.message().starts_with("grpc-status header missing") => {
+                Failure::Unreachable(format!("{} answers, but is no agent's gRPC address (by default 127.0.0.1:9111)", self.address))
+            }
             None if status.message().is_empty() => Failure::Refused(describe(status.code())),
             None => Failure::Refused(status.message().to_owned()),
         }

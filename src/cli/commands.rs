@@ -82,7 +82,9 @@ impl Session {
             }
         };
         self.out.show(|| to_value(&answer), |out| answer.results.iter().map(|r| line(out, r)).collect())?;
-        let bad = |s: &pb::InterfaceStatus| matches!(s.state(), pb::State::Invalid | pb::State::Failed | pb::State::Retrying);
+        let bad = |s: &pb::InterfaceStatus| {
+            matches!(s.state(), pb::State::Invalid | pb::State::Failed | pb::State::Retrying | pb::State::Unimplemented)
+        };
         let failed = answer.results.iter().filter(|r| wait.wait && r.status.as_ref().is_some_and(bad)).count();
         // Waiting for something (PENDING) is not a failure: what is waited for may be the next thing that the user writes.
         match failed {

@@ -34,6 +34,15 @@ fn number(n: u32) -> String {
     if n == 0 { String::new() } else { n.to_string() }
 }
 
+/// Why an interface is as it is, in one line; how much more there is to say stands in `vnfctl status NAME`.
+fn why(s: &pb::InterfaceStatus) -> String {
+    let text = explanation(&s.reason, &s.message);
+    match s.errors.len() {
+        0 | 1 => text,
+        errors => format!("{text} (and {} more)", errors - 1),
+    }
+}
+
 /// All interfaces with everything that was read back.
 pub fn interfaces(out: &Out, list: &[pb::InterfaceStatus], now: i64) -> String {
     let header = ["NAME", "STATE", "AGE", "HOST-IF", "NAMESPACE", "ADMIN/OPER", "MTU", "MAC", "ADDRESSES", "PEER", "MESSAGE"];
@@ -49,7 +58,7 @@ pub fn interfaces(out: &Out, list: &[pb::InterfaceStatus], now: i64) -> String {
             s.phys_address.clone(),
             s.ip_addresses.join(" "),
             s.peer.clone(),
-            explanation(&s.reason, &s.message),
+            why(s),
         ]
     };
     table(out, &header, SPARE, list.iter().map(row))
@@ -63,7 +72,7 @@ pub fn overview(out: &Out, agent: &pb::AgentStatus, list: &[pb::InterfaceStatus]
             let place = namespace(s.namespace.as_ref());
             let link = if place.is_empty() { s.host_if_name.clone() } else { format!("{} in {place}", s.host_if_name) };
             let state = s.state().as_str_name().to_owned();
-            vec![s.name.clone(), state, age(s.since.as_ref(), now), link, s.ip_addresses.join(" "), explanation(&s.reason, &s.message)]
+            vec![s.name.clone(), state, age(s.since.as_ref(), now), link, s.ip_addresses.join(" "), why(s)]
         };
         text.push('\n');
         text += &table(out, &["NAME", "STATE", "AGE", "LINK", "ADDRESSES", "MESSAGE"], SPARE, list.iter().map(row));
@@ -153,7 +162,7 @@ pub fn state_line(out: &Out, s: &pb::InterfaceStatus) -> String {
     let state = s.state().as_str_name();
     let mut line = if out.colour { paint(state) } else { state.to_owned() };
     let place = namespace(s.namespace.as_ref());
-    let why = explanation(&s.reason, &s.message);
+    let why = why(s);
     if !why.is_empty() {
         let _ = write!(line, " {}", safe(&why));
     } else if place.is_empty() {

@@ -156,5 +156,5 @@ fn nearest<'a>(word: &str, known: &'a [String]) -> Option<&'a String> {
         }
         row[other.len()]
     };
-    known.iter().map(|k| (distance(k), k)).filter(|(d, _)| *d <= 3).min_by_key(|(d, _)| *d).map(|(_, k)| k)
+    known.iter().map(|k| (distance(k), k)).filter(|(d, _)| *d <= 3.min(word.chars().count() / 2)).min_by_key(|(d, _)| *d).map(|(_, k)| k)
 }

@@ -63,7 +63,7 @@ pub fn command() -> Command {
         .long("config")
         .value_name("PATH")
         .help(format!("Configuration file (TOML): every option below, with `_` for `-` [env: {CONFIG_ENV}]"));
-    let about = "Keeps a Linux host's veth pairs and TAPs as etcd says, across namespaces, and reports per key what it did";
+    let about = "Keeps a Linux host's veth pairs as etcd says, across namespaces, and reports per key what it did";
     Command::new("vnf-agent").version(env!("CARGO_PKG_VERSION")).about(about).arg(config).args(OPTIONS.iter().map(argument))
 }
 

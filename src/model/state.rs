@@ -138,7 +138,7 @@ impl fmt::Display for Reason {
 /// One thing that is wrong with a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FieldError {
-    /// The reason that it gives to the status. Not part of the error's own JSON (DESIGN 3.4).
+    /// The reason that it gives to the status. Not part of the error's own JSON.
     pub reason: Reason,
     /// Path of the field, as in `ip_addresses[1]`; empty for the whole value.
     pub field: String,

@@ -2,7 +2,7 @@
 
 use crate::model::{FieldError, InterfaceAddress, Reason, State, Timestamp};
 
-/// Status of one interface (DESIGN 3.4): every field is always written.
+/// Status of one interface: every field is always written.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct InterfaceStatus {
     /// Last part of the config key, verbatim.

@@ -104,7 +104,10 @@ impl Resolver {
             NetnsRef::File(path) => place(self.file(path)),
             NetnsRef::Microservice(label) => Target::Fixed(Answer::Unbound(
                 Reason::MicroserviceMissing,
-                format!("this version does not look for the container with MICROSERVICE_LABEL={}", label.escape_debug()),
+                format!(
+                    "container with MICROSERVICE_LABEL={} is not known: this version watches no container runtime",
+                    label.escape_debug()
+                ),
             )),
         }
     }

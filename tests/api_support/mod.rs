@@ -168,7 +168,7 @@ impl Host {
         self.published.statuses.publish([(name.into(), None)]);
     }
 
-    /// Stands in for the configurator: what is put becomes CONFIGURED (INVALID where it is no JSON), what is deleted goes.
+    /// Stands in for the configurator: what is put becomes CONFIGURED (INVALID where it is no JSON, UNIMPLEMENTED a TAP), what is deleted goes.
     pub fn configure_everything(&self) {
         let (published, store) = (self.published.clone(), self.store.clone());
         let mut revisions = self.store.revision.subscribe();
@@ -201,8 +201,13 @@ fn react(write: Write, revision: i64) -> Option<(Arc<str>, Option<InterfaceStatu
             let name = key.strip_prefix(PREFIX)?;
             let mut s = configured(name);
             s.revision = revision;
-            if serde_json::from_slice::<serde_json::Value>(&value).is_err() {
-                (s.state, s.reason, s.message) = (State::Invalid, Some(Reason::BadEncoding), "the value is no JSON (offset 1)".to_owned());
+            match serde_json::from_slice::<serde_json::Value>(&value) {
+                Err(_) => {
+                    (s.state, s.reason, s.message) =
+                        (State::Invalid, Some(Reason::BadEncoding), "the value is no JSON (offset 1)".to_owned());
+                }
+                Ok(value) if value["type"] == "TAP" => (s.state, s.message) = (State::Unimplemented, "not handled".to_owned()),
+                Ok(_) => {}
             }
             Some((name.into(), Some(s)))
         }

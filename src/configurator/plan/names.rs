@@ -5,7 +5,7 @@ use super::{Action, Planner, StepId, Target, Verdict};
 use crate::configurator::desired::Key;
 use crate::model::LinkChange;
 use crate::model::owner::Mark;
-use crate::model::{HostIfName, LinkId, Reason};
+use crate::model::{HostIfName, LinkId, LinkKind, Reason};
 
 /// Why a name cannot be had now.
 pub(super) enum Blocked {
@@ -58,7 +58,10 @@ impl<'a> Planner<'a> {
         match &seen.mark {
             Mark::Foreign => {
                 let altname = if *seen.link.name == *name.as_str() { "" } else { " as an alternative name" };
-                Err(Blocked::Foreign(format!("a {what} that is not ours has the name `{name}`{altname} in {place}; rename or remove it")))
+                let adopt = if seen.link.kind == LinkKind::Veth { ", or adopt it (`vnfctl adopt`)" } else { "" };
+                Err(Blocked::Foreign(format!(
+                    "a {what} that is not ours has the name `{name}`{altname} in {place}; rename or remove it{adopt}"
+                )))
             }
             Mark::Doomed(_) => Err(Blocked::Leaving(format!("our former {what} in {place} is being removed"))),
             _ if self.leaves(id) => Err(Blocked::Leaving(format!("our former {what} in {place} is being removed"))),

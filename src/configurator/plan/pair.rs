@@ -45,6 +45,10 @@ impl<'a> Planner<'a> {
             self.settle_end(b, a, link_b, adopted);
             return;
         }
+        for end in [a, b] {
+            let what = if self.world.observed.named(&end.wish.key).next().is_some() { "its other end is" } else { "the link is" };
+            self.differs(&end.wish.key, format!("{what} not there"));
+        }
         // What is left of an earlier form of this pair must go before its names are free, and also where the pair cannot be made: nobody wishes it.
         self.remove_links_of(&a.wish.key);
         self.remove_links_of(&b.wish.key);
@@ -161,7 +165,6 @@ impl<'a> Planner<'a> {
                 let new = NewAddress { address: *address, proto: ADDRESS_PROTO, nodad, restore: None };
                 self.push(&end.wish.key, &subject, Action::AddAddress(target, new), vec![made]);
             }
-            self.differs(&end.wish.key, "the link is not there".to_owned());
             self.say(&end.wish.key, Verdict::InWork(None));
         }
     }

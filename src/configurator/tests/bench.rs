@@ -10,6 +10,7 @@ use crate::configurator::plan::{Plan, Settings, Violation, check, plan};
 use crate::configurator::published::Published;
 use crate::configurator::{Configurator, Now, Parts};
 use crate::linux::fake::{FakeWorld, NetnsSettings};
+use crate::linux::{LinkEvent, LinkSink};
 use crate::model::{AgentLabel, InterfaceStatus, NetnsId, NetnsRef, NetnsSlot, Owner, Reason, Timestamp};
 use crate::namespace::{NetnsEvent, NetnsSink, NetnsTracker};
 use crate::store::{StoreEvent, StoreIdentity, StoreSink, Versioned};
@@ -222,6 +223,11 @@ impl Bench {
         let event = self.erase(name);
         self.deliver(vec![event]);
         self.run();
+    }
+
+    /// Tells the agent one event of the kernel.
+    pub(super) fn tell(&self, event: LinkEvent) {
+        self.inbox.link_event(event);
     }
 
     /// Passes until nothing comes in and nothing is due any more; the reaper works in between.

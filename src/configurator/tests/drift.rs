@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::bench::{Bench, the_pair, veth};
+use crate::linux::LinkEvent;
 use crate::model::{InterfaceAddress, LinkKind};
 
 fn address(text: &str) -> InterfaceAddress {
@@ -38,6 +39,26 @@ fn everything_done_by_hand_is_repaired() {
         // A minute of peace, so that this does not count as a tug-of-war.
         bench.wait(Duration::from_secs(61));
     }
+}
+
+#[test]
+fn a_deletion_is_drift_also_when_its_news_come_end_by_end() {
+    let mut bench = Bench::new();
+    the_pair(&mut bench);
+    let digest = bench.digest();
+    let one = bench.world.link_id(bench.ns("red"), "veth1").unwrap();
+    let other = bench.world.link_id(bench.ns("blue"), "veth2").unwrap();
+    bench.world.mute(true);
+    bench.world.delete_link(one).unwrap();
+    bench.world.mute(false);
+    bench.tell(LinkEvent::LinkGone(one));
+    bench.step();
+    let drift = bench.published.history(1)[0].drift.clone();
+    assert_eq!(drift, ["veth1: the link is not there", "veth2: its other end is not there"]);
+    bench.tell(LinkEvent::LinkGone(other));
+    bench.run();
+    assert_eq!(bench.digest(), digest);
+    assert_eq!(bench.state("veth1"), "CONFIGURED");
 }
 
 #[test]

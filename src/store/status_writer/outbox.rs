@@ -110,8 +110,8 @@ impl Outbox {
 
     /// Only these keys are still as we wrote them: the others are due again. How many those are.
     pub(super) fn still_there(&mut self, keys: &BTreeSet<String>) -> usize {
-        let spoiled = |(key, entry): &(&String, &Entry)| entry.value.is_some() && entry.tried && !keys.contains(*key);
-        let spoiled: Vec<String> = self.entries.iter().filter(spoiled).map(|(key, _)| key.clone()).collect();
+        let spoiled = |(key, entry): &(&Arc<str>, &Entry)| entry.value.is_some() && entry.tried && !keys.contains(&***key);
+        let spoiled: Vec<Arc<str>> = self.entries.iter().filter(spoiled).map(|(key, _)| key.clone()).collect();
         let count = spoiled.len();
         self.dirty.extend(spoiled);
         count
