@@ -273,6 +273,26 @@ fn a_bare_file_is_waited_for_and_taken_at_once_when_mounted() {
     });
 }
 
+/// What the agent writes into the file before the mount covers it.
+const OUR_STUB: &str = "made by vnf-agent, waits for its mount\n";
+
+/// Also where missing namespaces are made: somebody may be about to mount on it.
+#[test]
+fn a_bare_file_of_others_is_never_mounted_over() {
+    sandbox(|| {
+        fs::create_dir_all("/run/netns").unwrap();
+        fs::write(red(), "").unwrap();
+        let watch = Watch::start(TrackerOptions::default());
+        watch.tracker.watch(&named("red"), true);
+        assert!(unbound(watch.next()).contains("nothing is mounted"));
+        // A creation that is not to be is over long before that.
+        thread::sleep(Duration::from_millis(300));
+        watch.silent();
+        let cookie = mount_netns(&red());
+        assert_eq!(bound(watch.next()).id.0.get(), cookie);
+    });
+}
+
 #[test]
 fn a_namespace_that_is_replaced_is_a_new_one_though_its_inode_is_the_same() {
     sandbox(|| {
@@ -609,10 +629,10 @@ fn not_created_unless_asked() {
 }
 
 #[test]
-fn a_left_over_file_is_used() {
+fn a_file_of_our_own_that_a_kill_left_is_used() {
     sandbox(|| {
         fs::create_dir_all("/run/netns").unwrap();
-        fs::write(red(), "").unwrap();
+        fs::write(red(), OUR_STUB).unwrap();
         let watch = Watch::start(TrackerOptions::default());
         watch.tracker.watch(&named("red"), true);
         assert!(matches!(watch.next(), NetnsEvent::Bound { created: true, .. }));
@@ -639,7 +659,7 @@ fn many_who_make_one_name_end_up_with_one() {
             let name = format!("n{round}");
             let left_over = round % 2 == 1;
             if left_over {
-                fs::write(format!("/run/netns/{name}"), "").unwrap();
+                fs::write(format!("/run/netns/{name}"), OUR_STUB).unwrap();
             }
             let watches: Vec<Watch> = (0..4).map(|_| Watch::start(TrackerOptions::default())).collect();
             watches.iter().for_each(|watch| watch.tracker.watch(&named(&name), true));

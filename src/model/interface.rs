@@ -50,13 +50,13 @@ pub enum InterfaceKind {
 }
 
 impl InterfaceKind {
-    /// The word used in messages: `veth`, `autotap`, `tap`.
+    /// The type's word, as in the key's value: `VETH`, `AUTO_TAP`, `TAP`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Veth { .. } => "veth",
-            Self::AutoTap { .. } => "autotap",
-            Self::Tap(_) => "tap",
+            Self::Veth { .. } => "VETH",
+            Self::AutoTap { .. } => "AUTO_TAP",
+            Self::Tap(_) => "TAP",
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Makes named namespaces, in the way of `ip netns add`. Never removes one: whoever else uses it would lose it.
 
 use std::fmt;
-use std::fs::DirBuilder;
-use std::io;
+use std::fs::{DirBuilder, File};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -10,16 +10,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag, open, openat};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, open, openat};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, linkat, unlinkat, write};
 
 use super::place::{Place, Sight};
 use crate::linux::netns_thread::in_new_netns;
 
-/// How long a bare file may wait for the mount of whoever made it before we take it as left over. `ip netns add` needs up to 6 ms.
+/// How long a bare file of someone else may wait for its mount before we say what is there. `ip netns add` needs up to 6 ms.
 const STUB_GRACE: Duration = Duration::from_millis(130);
+/// What we write into the file before the mount covers it: killed in between, the file tells that it is ours. Bare files of others are waited for.
+const OUR_STUB: &[u8] = b"made by vnf-agent, waits for its mount\n";
 /// How long we wait for another agent that is creating; after that it is taken as stuck.
 const LOCK_GRACE: Duration = Duration::from_secs(2);
 const NOTHING: Option<&str> = None;
@@ -37,13 +39,12 @@ pub fn create(folder: &Path, name: &str) -> io::Result<bool> {
     attempt(format_args!("make {shown} a shared mount"), share(folder))?;
     // Opened after that: the mount may be a new one.
     let dir = open(folder, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let flags = OFlag::O_RDONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
-    match openat(&dir, name, flags, Mode::from_bits_truncate(0o444)) {
-        Ok(_) => mount_new(&dir, name).inspect_err(|_| {
+    match make_stub(&dir, name) {
+        Ok(()) => mount_new(&dir, name).inspect_err(|_| {
             // Made a moment ago by us, and nothing is mounted on it.
             let _ = unlinkat(&dir, name, UnlinkatFlags::NoRemoveDir);
         })?,
-        Err(Errno::EEXIST) if is_left_over(&place)? => mount_new(&dir, name)?,
+        Err(Errno::EEXIST) if is_our_stub(&place, &dir, name)? => mount_new(&dir, name)?,
         Err(Errno::EEXIST) => return Ok(false),
         Err(errno) => return attempt(format_args!("make a file in {shown}"), Err(errno)),
     }
@@ -57,19 +58,44 @@ fn attempt<T>(what: fmt::Arguments<'_>, outcome: Result<T, impl Into<io::Error>>
     })
 }
 
-/// Whether the file is a bare one that nobody is about to mount on.
-fn is_left_over(place: &Place) -> io::Result<bool> {
+/// Makes the file to mount on, with our words in it from its first moment: a kill in between leaves nothing, or what is known as ours.
+fn make_stub(dir: &OwnedFd, name: &str) -> nix::Result<()> {
+    let mode = Mode::from_bits_truncate(0o444);
+    let write = |file: OwnedFd| {
+        write(&file, OUR_STUB)?;
+        Ok(file)
+    };
+    match openat(dir, ".", OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC, mode).and_then(write) {
+        Ok(file) => linkat(AT_FDCWD, format!("/proc/self/fd/{}", file.as_raw_fd()).as_str(), dir, name, AtFlags::AT_SYMLINK_FOLLOW),
+        // A filesystem without nameless files; `/run` is never one.
+        Err(Errno::EOPNOTSUPP | Errno::EISDIR) => {
+            let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+            openat(dir, name, flags, mode).and_then(write).map(drop)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether the file is a bare one that we made and were killed over. A bare file of someone else is given a moment for its mount, and never used.
+fn is_our_stub(place: &Place, dir: &OwnedFd, name: &str) -> io::Result<bool> {
     let deadline = Instant::now() + STUB_GRACE;
     loop {
         match place.look() {
+            Sight::Stub if says_ours(dir, name)? => return Ok(true),
             Sight::Stub if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
-            Sight::Stub => return Ok(true),
-            Sight::Netns(..) => return Ok(false),
+            Sight::Stub | Sight::Netns(..) => return Ok(false),
             Sight::Missing => return Err(Errno::ENOENT.into()),
             Sight::Useless(_) => return Err(Errno::EEXIST.into()),
             Sight::Unknown(error) => return Err(error),
         }
     }
+}
+
+fn says_ours(dir: &OwnedFd, name: &str) -> io::Result<bool> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let mut written = Vec::new();
+    File::from(openat(dir, name, flags, Mode::empty())?).take(OUR_STUB.len() as u64 + 1).read_to_end(&mut written)?;
+    Ok(written == OUR_STUB)
 }
 
 /// Mounts a new namespace on the file. Its loopback stays down, as with `ip netns add`.
