@@ -1,5 +1,7 @@
 //! What is said about one interface, from its wish, the plan's verdict and the kernel's look.
 
+use std::collections::HashSet;
+
 use crate::configurator::desired::Wish;
 use crate::configurator::places::Resolution;
 use crate::configurator::plan::{Verdict, World};
@@ -134,9 +136,10 @@ fn show(status: &mut InterfaceStatus, wish: &Wish, link: &ObservedLink) {
     // Kept for as long as the link stands, in thousands.
     status.ip_addresses.shrink_to_fit();
     status.phys_address.shrink_to_fit();
-    let wished = |address: &InterfaceAddress| wish.spec.as_ref().is_ok_and(|spec| spec.addresses.contains(address));
+    // A set, because a link may have thousands of addresses.
+    let wished: HashSet<InterfaceAddress> = wish.spec.iter().flat_map(|spec| &spec.addresses).copied().collect();
     status.extra_addresses =
-        shown().filter(|have| have.proto != ADDRESS_PROTO && !wished(&have.address)).map(|have| have.address).collect();
+        shown().filter(|have| have.proto != ADDRESS_PROTO && !wished.contains(&have.address)).map(|have| have.address).collect();
 }
 
 fn invalid(status: &mut InterfaceStatus, errors: &[FieldError], stands: bool) {

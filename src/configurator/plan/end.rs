@@ -1,5 +1,7 @@
 //! One end that stands: which of its settings differ from the wish, and the steps that correct them in place.
 
+use std::collections::{HashMap, HashSet};
+
 use super::verdict::{Ready, one_name_each};
 use super::{Action, Planner, StepId, Target, Verdict, Waiting};
 use crate::model::interface::MTU_MIN_IPV6;
@@ -75,7 +77,11 @@ impl<'a> Planner<'a> {
         let Some(seen) = self.world.observed.get(id) else { return };
         let (link, key) = (&seen.link, &end.wish.key);
         let (subject, target) = (self.subject(key, end.netns), Target::Existing(id));
-        let removed: Vec<&ObservedAddress> = link.addresses.iter().filter(|have| self.is_surplus(end, have)).collect();
+        // Sets, because a link may have thousands of addresses.
+        let wished: HashSet<InterfaceAddress> = end.spec.addresses.iter().copied().collect();
+        let present: HashMap<InterfaceAddress, &ObservedAddress> = link.addresses.iter().map(|have| (have.address, have)).collect();
+        let removed: Vec<&ObservedAddress> =
+            link.addresses.iter().filter(|have| !wished.contains(&have.address) && self.is_surplus(end, have)).collect();
         for have in &removed {
             self.differs(key, format!("address {} is not wished any more", have.address));
             self.push(key, &subject, Action::RemoveAddress(target, have.address), after.to_vec());
@@ -83,7 +89,7 @@ impl<'a> Planner<'a> {
         // Taking the link down or its MTU below IPv6's minimum drops IPv6 addresses; what was there must be put back.
         let drops_ipv6 = change.up == Some(false) || (change.mtu.is_some() && link.mtu < MTU_MIN_IPV6);
         for address in &end.spec.addresses {
-            let have = link.addresses.iter().find(|have| have.address == *address);
+            let have = present.get(address).copied();
             let unclaimed = adopted && have.is_some_and(|have| have.proto != ADDRESS_PROTO);
             if have.is_none() {
                 self.differs(key, format!("address {address} is missing"));
@@ -95,7 +101,9 @@ impl<'a> Planner<'a> {
                 self.push(key, &subject, Action::AddAddress(target, new), after.to_vec());
             }
         }
-        self.restore_others(end, link, &removed, &subject, after);
+        if !removed.is_empty() {
+            self.restore_others(end, link, &wished, &removed, &subject, after);
+        }
     }
 
     /// Both ends are up, but the kernel does not pass packets yet: it does so when its link watch has run, at the latest a second later.
@@ -109,11 +117,18 @@ impl<'a> Planner<'a> {
     }
 
     /// Puts back what others added, where the removal of a first address drags it along.
-    fn restore_others(&mut self, end: Ready<'a>, link: &ObservedLink, removed: &[&ObservedAddress], subject: &str, after: &[StepId]) {
+    fn restore_others(
+        &mut self,
+        end: Ready<'a>,
+        link: &ObservedLink,
+        wished: &HashSet<InterfaceAddress>,
+        removed: &[&ObservedAddress],
+        subject: &str,
+        after: &[StepId],
+    ) {
         let target = Target::Existing(LinkId { netns: end.netns, ifindex: link.ifindex });
         for have in &link.addresses {
-            let wished = end.spec.addresses.contains(&have.address);
-            if wished || !goes_with(have, removed) || removed.iter().any(|gone| gone.address == have.address) {
+            if wished.contains(&have.address) || !goes_with(have, removed) || removed.iter().any(|gone| gone.address == have.address) {
                 continue;
             }
             let restore = RestoredAddress { scope: have.scope, broadcast: have.broadcast, label: have.label.clone() };
@@ -122,9 +137,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether an address is ours to remove: ours by its protocol and not wished, or in the way of a wished one, or a stranger's where the setting says so.
+    /// Whether an address that is not wished is ours to remove: ours by its protocol, or in the way of a wished one, or a stranger's where the setting says so.
     fn is_surplus(&self, end: Ready<'a>, have: &ObservedAddress) -> bool {
-        if end.spec.addresses.contains(&have.address) || have.kernel_made {
+        if have.kernel_made {
             return false;
         }
         have.proto == ADDRESS_PROTO || self.world.settings.remove_extra_addresses || blocks_ipv6(end.spec.addresses.as_slice(), have)
