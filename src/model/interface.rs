@@ -50,13 +50,13 @@ pub enum InterfaceKind {
 }
 
 impl InterfaceKind {
-    /// The type's word, as in the key's value: `VETH`, `AUTO_TAP`, `TAP`.
+    /// The word used in messages: `veth`, `autotap`, `tap`.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Veth { .. } => "VETH",
-            Self::AutoTap { .. } => "AUTO_TAP",
-            Self::Tap(_) => "TAP",
+            Self::Veth { .. } => "veth",
+            Self::AutoTap { .. } => "autotap",
+            Self::Tap(_) => "tap",
         }
     }
 }

@@ -50,7 +50,7 @@ impl<'a> Planner<'a> {
                 return Standing::Said(pending(Reason::PeerMismatch, message, peer.as_str()));
             }
             None => {
-                let message = format!("its other end `{peer}` is of type {}, not VETH", other_spec.kind.word());
+                let message = format!("its other end `{peer}` is of type {}, not a veth", other_spec.kind.word());
                 return Standing::Said(pending(Reason::PeerMismatch, message, peer.as_str()));
             }
         }
