@@ -41,7 +41,7 @@ impl Configurator {
             self.parts.tracker.recheck();
             self.touch_all();
             if accept {
-                self.accept_removals(now);
+                self.accept_removals();
             }
         }
         for name in batch.adopt {

@@ -34,7 +34,7 @@ impl Configurator {
             StoreEvent::Delete(key, revision) => {
                 self.heard_of(revision);
                 if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
-                    self.delete(&last, now);
+                    self.delete(&last);
                 }
             }
         }
@@ -60,7 +60,7 @@ impl Configurator {
         let adoptable = first && self.parts.adopt_on_first_start && self.parts.memory.first_start();
         let gone: Vec<Key> = self.desired.iter().filter(|wish| !listing.contains_key(&*wish.key)).map(|wish| wish.key.clone()).collect();
         for key in gone {
-            self.delete(&key, now);
+            self.delete(&key);
         }
         for (last, value) in listing {
             let known = self.desired.get(&last).is_some_and(|wish| !wish.kept && wish.mod_revision == value.mod_revision);
@@ -108,14 +108,14 @@ impl Configurator {
     }
 
     /// The operator says that what is missing in the store shall go.
-    pub(super) fn accept_removals(&mut self, now: Now) {
+    pub(super) fn accept_removals(&mut self) {
         if self.hold.take().is_none() {
             return;
         }
         tracing::info!("removals are accepted; HOLD ends");
         let kept: Vec<Key> = self.desired.iter().filter(|wish| wish.kept).map(|wish| wish.key.clone()).collect();
         for key in kept {
-            self.delete(&key, now);
+            self.delete(&key);
         }
         self.judge_first_listing();
     }
@@ -148,7 +148,7 @@ impl Configurator {
         self.touch_relations(&key);
     }
 
-    fn delete(&mut self, last: &str, _now: Now) {
+    fn delete(&mut self, last: &str) {
         let Some(wish) = self.desired.get_mut(last) else { return };
         if self.hold.is_some() {
             wish.kept = true;

@@ -284,11 +284,6 @@ impl Observed {
         self.spaces.get(&netns).map_or(0, |s| s.links.len())
     }
 
-    /// All namespaces that have been read.
-    pub fn namespaces(&self) -> impl Iterator<Item = NetnsId> {
-        self.spaces.keys().copied()
-    }
-
     /// The other end of a veth, where it was seen and points back.
     #[must_use]
     pub fn partner(&self, id: LinkId) -> Option<LinkId> {
