@@ -5,7 +5,7 @@
 set -euo pipefail
 
 packages=(etcd-server etcd-client iproute2 iputils-ping protobuf-compiler libprotobuf-dev docker.io openvswitch-switch
-          strace nftables procps jq util-linux gcc libc6-dev)
+          strace nftables procps jq util-linux busybox-static gcc libc6-dev)
 policy=/usr/sbin/policy-rc.d
 
 fail() { echo "setup: $*" >&2; exit 1; }

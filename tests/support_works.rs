@@ -67,3 +67,31 @@ fn etcd_serves_freezes_and_forgets() {
     etcd.start();
     assert!(etcd.keys(support::etcd::PREFIX).is_empty());
 }
+
+#[test]
+fn docker_lives_on_its_host_and_leaves_nothing_behind() {
+    let host = Host::contained();
+    let mut docker = host.start_docker();
+    docker.run("one", "ms1");
+    let netns = docker.netns("one");
+    host.run(&format!("nsenter --net={netns} ip link add veth1 type veth peer name veth2"));
+    assert_eq!(host.link_names(&netns), ["veth1", "veth2"]);
+    let groups = format!("/sys/fs/cgroup/pids{}", host.cgroup());
+    let group = std::path::Path::new(&groups);
+    let unified = std::path::PathBuf::from(format!("/sys/fs/cgroup{}", host.cgroup()));
+    assert!(group.exists() || unified.exists());
+    docker.ask(&["restart", "one"]);
+    assert_eq!(host.link_names(&docker.netns("one")), [""; 0], "another namespace");
+    docker.kill();
+    docker.start();
+    docker.stop();
+    docker.start();
+    assert_eq!(docker.pid("one"), 0, "ended with the daemon");
+    docker.ask(&["start", "one"]);
+    let running = host.netns_file(&docker.netns("one"));
+    assert!(running.exists());
+    drop(docker);
+    drop(host);
+    assert!(!running.exists(), "the container ended with its host");
+    assert!(!group.exists() && !unified.exists(), "control groups");
+}

@@ -71,6 +71,12 @@ impl Agent<'_> {
         self.with(&["--etcd-endpoints", "http://127.0.0.1:2379"])
     }
 
+    /// Following the Docker of its host.
+    #[must_use]
+    pub fn on_docker(self) -> Self {
+        self.with(&["--docker-host", &format!("unix://{}", super::docker::SOCKET)])
+    }
+
     /// With further arguments.
     #[must_use]
     pub fn with(mut self, arguments: &[&str]) -> Self {
@@ -115,7 +121,10 @@ impl Agent<'_> {
             None => self.host.command("", binary),
         };
         let http = if self.http { HTTP } else { "off" };
-        command.args(["--label", &self.label, "--grpc-listen", "off", "--docker-host", "off", "--http-listen", http]);
+        command.args(["--label", &self.label, "--grpc-listen", "off", "--http-listen", http]);
+        if !self.arguments.iter().any(|argument| argument == "--docker-host") {
+            command.args(["--docker-host", "off"]);
+        }
         command.arg("--state-dir").arg(self.state_dir()).arg("--socket").arg(self.socket());
         command.args(&self.arguments).stdout(log()).stderr(log());
         for name in ["RUST_LOG", "ETCD_ENDPOINTS", "ETCDV3_ENDPOINTS", "MICROSERVICE_LABEL"] {
@@ -154,7 +163,7 @@ impl Agent<'_> {
 
     /// Its process number.
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().expect("the agent runs").id()
+        self.host.pid_of(self.child.as_ref().expect("the agent runs"))
     }
 
     /// Sends it a signal.

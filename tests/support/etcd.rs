@@ -63,7 +63,7 @@ impl Etcd<'_> {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = self.child.as_ref().expect("etcd runs").id();
+        let pid = self.host.pid_of(self.child.as_ref().expect("etcd runs"));
         kill(Pid::from_raw(pid.try_into().expect("a process number")), signal).expect("etcd runs");
     }
 

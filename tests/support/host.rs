@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 use tempfile::TempDir;
@@ -11,17 +12,38 @@ use tempfile::TempDir;
 /// Prepares the namespaces and then lives until its standard input ends, that is at the latest with the test process.
 const HOLDER: &str = "mount -t tmpfs tmpfs /run && mkdir -p /run/netns && ip link set lo up && echo ready && exec cat";
 
+/// The same with a PID namespace: when its first process (which buries orphans) ends, the kernel ends all that were started in it, daemons and
+/// containers too. Only control groups would stay.
+const CONTAINED_HOLDER: &str = r#"mount -t tmpfs tmpfs /run && mkdir -p /run/netns && ip link set lo up || exit 1
+exec 3<&0
+unshare --pid --fork --kill-child sh -c 'mount -t proc proc /proc && echo ready && exec docker-init cat' <&3
+find /sys/fs/cgroup/vnf-test-$$ /sys/fs/cgroup/*/vnf-test-$$ -depth -type d -exec rmdir {} + 2>/dev/null"#;
+
 /// A network namespace and a mount namespace with an empty `/run`, and a folder for files.
 pub struct Host {
     holder: Child,
+    /// The file of its PID namespace, if it has one of its own.
+    pids: Option<PathBuf>,
     files: TempDir,
 }
 
 impl Host {
     /// A fresh host, with `lo` up and nothing else.
     pub fn new() -> Self {
+        let (holder, files) = Self::hold(HOLDER);
+        Self { holder, pids: None, files }
+    }
+
+    /// A fresh host with a PID namespace of its own: process numbers that [`Process::pid`] and the like return are those outside of it.
+    pub fn contained() -> Self {
+        let (holder, files) = Self::hold(CONTAINED_HOLDER);
+        let first = only_child(holder.id()).expect("the holder waits for its PID namespace");
+        Self { holder, pids: Some(format!("/proc/{first}/ns/pid_for_children").into()), files }
+    }
+
+    fn hold(script: &str) -> (Child, TempDir) {
         let mut holder = Command::new("unshare")
-            .args(["--net", "--mount", "--propagation", "private", "sh", "-c", HOLDER])
+            .args(["--net", "--mount", "--propagation", "private", "sh", "-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -30,7 +52,18 @@ impl Host {
         let mut output = BufReader::new(holder.stdout.take().expect("piped"));
         output.read_line(&mut ready).expect("the holder speaks");
         assert_eq!(ready.trim(), "ready", "the holder could not prepare the namespaces (these tests need root)");
-        Self { holder, files: TempDir::with_prefix("vnf-test-").expect("a temporary folder") }
+        (holder, TempDir::with_prefix("vnf-test-").expect("a temporary folder"))
+    }
+
+    /// The control group that daemons on a contained host put theirs under. It is removed with the host.
+    pub fn cgroup(&self) -> String {
+        format!("/vnf-test-{}", self.holder.id())
+    }
+
+    /// The number, outside of the host, of the program that was started by [`Host::command`].
+    pub fn pid_of(&self, child: &Child) -> u32 {
+        // To enter a PID namespace, nsenter must fork.
+        if self.pids.is_none() { child.id() } else { only_child(child.id()).expect("nsenter has forked") }
     }
 
     /// A fresh host with named namespaces in it.
@@ -54,9 +87,14 @@ impl Host {
         PathBuf::from(format!("/proc/{}/root{path}", self.holder.id()))
     }
 
-    /// The namespace file of a named namespace; of the host's own one for an empty name.
+    /// The namespace file of a named namespace; of the host's own one for an empty name; of any, for its path on the host. All that take
+    /// the name of a namespace understand the three.
     pub fn netns_file(&self, name: &str) -> PathBuf {
-        if name.is_empty() { self.namespace("net") } else { self.outside(&format!("/run/netns/{name}")) }
+        match name {
+            "" => self.namespace("net"),
+            path if path.starts_with('/') => self.outside(path),
+            name => self.outside(&format!("/run/netns/{name}")),
+        }
     }
 
     /// A program in this host; in one of its named namespaces if that is not empty. It dies with the thread that starts it.
@@ -64,6 +102,9 @@ impl Host {
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount={}", self.namespace("mnt").display()));
         command.arg(format!("--net={}", self.netns_file(netns).display()));
+        if let Some(pids) = &self.pids {
+            command.arg(format!("--pid={}", pids.display()));
+        }
         command.args(["setpriv", "--pdeathsig", "KILL"]).arg(program.as_ref()).stdin(Stdio::null());
         command
     }
@@ -167,9 +208,21 @@ pub fn inode(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |meta| meta.ino())
 }
 
+/// The child of a process that has one.
+fn only_child(pid: u32) -> Option<u32> {
+    std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.split_whitespace().next()?.parse().ok()
+}
+
 impl Drop for Host {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());
+        if self.pids.is_some() {
+            // It cleans up. Killed in the middle, it would leave empty control groups.
+            let patience = Instant::now() + super::PATIENCE;
+            while matches!(self.holder.try_wait(), Ok(None)) && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

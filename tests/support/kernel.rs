@@ -72,8 +72,12 @@ impl Host {
 
     /// One reading for each namespace, by one shell: some tests read thousands of times.
     fn raw_readings(&self, namespaces: &[&str]) -> Vec<Vec<Value>> {
-        let place = |netns: &&str| if netns.is_empty() { String::new() } else { format!("-n {netns} ") };
-        let script: Vec<String> = namespaces.iter().map(|netns| format!("ip {}-d -j address show", place(netns))).collect();
+        let show = |netns: &&str| match *netns {
+            "" => "ip -d -j address show".to_owned(),
+            path if path.starts_with('/') => format!("nsenter --net={path} ip -d -j address show"),
+            name => format!("ip -n {name} -d -j address show"),
+        };
+        let script: Vec<String> = namespaces.iter().map(show).collect();
         let output = self.command("", "sh").args(["-c", &script.join(" && ")]).output().expect("nsenter starts");
         assert!(output.status.success(), "{script:?} failed: {}", String::from_utf8_lossy(&output.stderr));
         let all = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Vec<Value>>();

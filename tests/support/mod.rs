@@ -8,6 +8,7 @@
 pub mod agent;
 pub mod canary;
 pub mod dice;
+pub mod docker;
 pub mod etcd;
 pub mod host;
 pub mod kernel;
@@ -18,6 +19,7 @@ pub mod world;
 pub use agent::Agent;
 pub use canary::Canaries;
 pub use dice::Dice;
+pub use docker::Docker;
 pub use etcd::Etcd;
 pub use host::Host;
 pub use wire::{Point, Wire};
