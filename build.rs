@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-const FILES: [&str; 3] = ["ligato/linux/interfaces.proto", "vnfagent/v1/status.proto", "vnfagent/v1/config.proto"];
+const FILES: [&str; 4] =
+    ["ligato/linux/interfaces.proto", "external/v1/node.proto", "vnfagent/v1/status.proto", "vnfagent/v1/config.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

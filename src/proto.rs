@@ -8,6 +8,12 @@ pub mod ligato {
     tonic::include_proto!("ligato.linux.v1");
 }
 
+/// Hosts behind Open vSwitch.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
+pub mod external {
+    tonic::include_proto!("vnfagent.external.v1");
+}
+
 /// The agent's own services.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
 pub mod agent {

@@ -19,7 +19,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
 use self::json::Json;
 use self::message::{Findings, Path};
 use self::report::Listed;
-use crate::model::{FieldError, InterfaceSpec, Reason, validate};
+use crate::model::{FieldError, InterfaceSpec, NodeSpec, Reason, validate};
 use crate::proto;
 
 /// Built once: it takes longer than a thousand values.
@@ -60,6 +60,25 @@ pub fn decode_interface(key_last_part: &str, value: &[u8]) -> Decoded {
             let outline = wish.map(|w| validate::outline(key_last_part, &w)).unwrap_or_default();
             Decoded { spec: Err(read.errors), warnings: read.warnings.into_warnings(), outline }
         }
+    }
+}
+
+/// Everything that the value of an external node says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecodedNode {
+    /// The wish; or all errors, never none, the most telling first.
+    pub spec: Result<NodeSpec, Vec<FieldError>>,
+    /// What is odd about the value although it can be used.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the value of `external/config/v1/node/<key_last_part>`, JSON or binary.
+#[must_use]
+pub fn decode_node(key_last_part: &str, value: &[u8]) -> DecodedNode {
+    let read = decode_message::<proto::external::ExternalNode>(value);
+    match read.message {
+        Some(wish) if read.errors.is_empty() => validate::node(key_last_part, &wish, read.warnings),
+        _ => DecodedNode { spec: Err(read.errors), warnings: read.warnings.into_warnings() },
     }
 }
 

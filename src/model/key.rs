@@ -4,6 +4,12 @@
 pub const INTERFACE_CONFIG_PREFIX: &str = "linux/config/v1/interface/";
 /// Prefix of the interfaces' statuses, below the agent's prefix.
 pub const INTERFACE_STATUS_PREFIX: &str = "linux/status/v1/interface/";
+/// Prefix of the external nodes' wishes, below the agent's prefix.
+pub const NODE_CONFIG_PREFIX: &str = "external/config/v1/node/";
+/// Prefix of the external nodes' statuses, below the agent's prefix.
+pub const NODE_STATUS_PREFIX: &str = "external/status/v1/node/";
+/// Prefix of the references to external entities, below the agent's prefix; `<namespace>/<name>` follows.
+pub const ENTITY_STATUS_PREFIX: &str = "external/status/v1/entity/";
 /// Key of the agent's own status, below the agent's prefix.
 pub const AGENT_STATUS_KEY: &str = "check/status/v1/agent";
 

@@ -97,6 +97,9 @@ pub enum Reason {
     KernelRefused,
     Timeout,
     Contended,
+    BadSelection,
+    NicUnsuitable,
+    OvsUnreachable,
 }
 
 impl Reason {
@@ -125,6 +128,9 @@ impl Reason {
             Self::KernelRefused => "KERNEL_REFUSED",
             Self::Timeout => "TIMEOUT",
             Self::Contended => "CONTENDED",
+            Self::BadSelection => "BAD_SELECTION",
+            Self::NicUnsuitable => "NIC_UNSUITABLE",
+            Self::OvsUnreachable => "OVS_UNREACHABLE",
         }
     }
 }

@@ -71,7 +71,7 @@ impl InterfaceStatus {
     }
 }
 
-fn reason_or_empty<S: serde::Serializer>(reason: &Option<Reason>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn reason_or_empty<S: serde::Serializer>(reason: &Option<Reason>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(reason.map_or("", Reason::word))
 }
 

@@ -6,8 +6,11 @@
 mod addresses;
 mod link;
 mod namespace;
+mod node;
 #[cfg(test)]
 mod tests;
+
+pub use node::node;
 
 use crate::model::decode::report::{self, Listed, quoted};
 use crate::model::{Decoded, FieldError, HostIfName, InterfaceName, InterfaceSpec, Outline, Reason, key};

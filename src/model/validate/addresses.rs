@@ -7,8 +7,8 @@ use super::Findings;
 use crate::model::decode::report::quoted;
 use crate::model::{InterfaceAddress, Reason};
 
-/// A rule that an entry breaks, and what to do.
-type Broken = (String, String);
+/// A rule that an entry breaks, and what to do about it.
+pub(super) type Broken = (String, String);
 
 /// The addresses in the order of the wish; wrong ones are noted and left out.
 pub fn addresses(texts: &[String], findings: &mut Findings) -> Vec<InterfaceAddress> {
@@ -84,7 +84,7 @@ fn syntax(text: &str) -> Broken {
 ///
 /// An IPv4-mapped IPv6 address is refused as well: the kernel takes it, but every socket treats it as the IPv4 address (RFC 4291, 2.5.5.2),
 /// which would not be there. The old agent turned it into that IPv4 address with an IPv6 prefix length.
-fn usable(ip: IpAddr) -> Result<(), Broken> {
+pub(super) fn usable(ip: IpAddr) -> Result<(), Broken> {
     let broken = |rule: &str, hint: &str| Err((rule.to_owned(), hint.to_owned()));
     match ip {
         ip if ip.is_multicast() => broken("is a multicast address", "give the interface a unicast address"),

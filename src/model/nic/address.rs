@@ -1,0 +1,198 @@
+//! An address with all its attributes (`struct ifaddrmsg` and `IFA_*`).
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::model::nic::message::{Message, ip, number_at};
+use crate::model::{IfIndex, InterfaceAddress};
+
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_LABEL: u16 = 3;
+const IFA_CACHEINFO: u16 = 6;
+const IFA_FLAGS: u16 = 8;
+const IFA_PROTO: u16 = 11;
+
+const AF_INET6: u8 = 10;
+/// Places in `struct ifaddrmsg`.
+const PREFIX: usize = 1;
+const FLAGS: usize = 2;
+const INDEX: usize = 4;
+
+const SECONDARY: u32 = 0x01;
+const NODAD: u32 = 0x02;
+const DADFAILED: u32 = 0x08;
+const HOMEADDRESS: u32 = 0x10;
+const TENTATIVE: u32 = 0x40;
+const MANAGETEMPADDR: u32 = 0x100;
+const NOPREFIXROUTE: u32 = 0x200;
+const MCAUTOJOIN: u32 = 0x400;
+/// The flags that people give; the others say how the address stands at the moment.
+const GIVEN: u32 = NODAD | HOMEADDRESS | MANAGETEMPADDR | NOPREFIXROUTE | MCAUTOJOIN;
+/// `IFA_PROTO` of addresses from router advertisements, and of link-locals that the kernel makes.
+const PROTO_RA: u8 = 2;
+const PROTO_LL: u8 = 3;
+/// A lifetime that does not end.
+const FOREVER: u32 = u32::MAX;
+/// The least lifetime with which an address is put back, seconds: a host that came back late must not lose its address at once, and whoever
+/// gave it the address (a DHCP client) needs time to notice.
+const LEAST_LIFETIME: u32 = 300;
+
+/// One address as the kernel shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicAddress(Message);
+
+/// An address without what changes by itself: two that are equal in it need no repair.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AddressKey(Vec<u8>, Vec<(u16, Vec<u8>)>);
+
+impl NicAddress {
+    /// Wraps an `RTM_NEWADDR`; `None` for what is no address of an IP family.
+    #[must_use]
+    pub fn new(message: Message) -> Option<Self> {
+        let address = Self(message);
+        (address.0.header.len() == 8 && address.address().is_some()).then_some(address)
+    }
+
+    /// The address with its prefix length.
+    #[must_use]
+    pub fn address(&self) -> Option<InterfaceAddress> {
+        let local = self.0.attribute(IFA_LOCAL).or_else(|| self.0.attribute(IFA_ADDRESS))?;
+        InterfaceAddress::new(ip(local)?, self.0.byte(PREFIX))
+    }
+
+    /// Whether it is an IPv6 one.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.0.byte(0) == AF_INET6
+    }
+
+    /// The index of its link.
+    #[must_use]
+    pub fn ifindex(&self) -> u32 {
+        number_at(&self.0.header, INDEX).unwrap_or_default()
+    }
+
+    fn flags(&self) -> u32 {
+        self.0.number(IFA_FLAGS).unwrap_or_else(|| self.0.byte(FLAGS).into())
+    }
+
+    /// Whether the kernel drops it together with an earlier one of its subnet.
+    #[must_use]
+    pub fn is_secondary(&self) -> bool {
+        !self.is_ipv6() && self.flags() & SECONDARY != 0
+    }
+
+    /// Whether it cannot be used: not yet, or because somebody else has it.
+    #[must_use]
+    pub fn is_unusable(&self) -> bool {
+        self.is_ipv6() && self.flags() & (TENTATIVE | DADFAILED) != 0
+    }
+
+    /// A link-local that the kernel made by itself.
+    #[must_use]
+    pub fn is_kernel_link_local(&self) -> bool {
+        let link_local = matches!(self.address().map(InterfaceAddress::ip), Some(IpAddr::V6(v6)) if v6.is_unicast_link_local());
+        link_local && self.proto().is_none_or(|proto| proto == PROTO_LL)
+    }
+
+    fn proto(&self) -> Option<u8> {
+        self.0.attribute(IFA_PROTO).and_then(|value| value.first()).copied()
+    }
+
+    /// Its preferred and its valid lifetime, seconds from when it was read; `None` for one that does not end.
+    #[must_use]
+    pub fn lifetimes(&self) -> (Option<u32>, Option<u32>) {
+        let info = self.0.attribute(IFA_CACHEINFO).unwrap_or_default();
+        let at = |place| number_at(info, place).filter(|seconds| *seconds != FOREVER);
+        (at(0), at(4))
+    }
+
+    /// Whether it ends unless somebody renews it, and that somebody is not a router: a lease.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.lifetimes().1.is_some() && self.proto() != Some(PROTO_RA) && !(self.is_ipv6() && self.flags() & MANAGETEMPADDR != 0)
+    }
+
+    /// Its label; IPv4 only.
+    #[must_use]
+    pub fn label(&self) -> Option<String> {
+        self.0.text(IFA_LABEL)
+    }
+
+    /// What must be equal for two addresses to need no repair. Without `labels`, IPv4 labels do not count (a rename changes them).
+    #[must_use]
+    pub fn key(&self, labels: bool) -> AddressKey {
+        let mut message = self.0.clone();
+        message.set_header_number(INDEX, 0);
+        if let Some(flags) = message.header.get_mut(FLAGS) {
+            *flags = 0;
+        }
+        let ends = [self.lifetimes().0, self.lifetimes().1].map(|end| u8::from(end.is_some()));
+        message.set(IFA_FLAGS, (self.flags() & GIVEN).to_ne_bytes().to_vec());
+        message.set(IFA_CACHEINFO, ends.to_vec());
+        if !labels {
+            message.drop_attributes(&[IFA_LABEL]);
+        }
+        let mut attributes: Vec<(u16, Vec<u8>)> = message.attributes.into_iter().map(|a| (a.0, a.1)).collect();
+        attributes.sort();
+        AddressKey(message.header, attributes)
+    }
+
+    /// The message that puts it onto a link, `age` seconds after it was read. `at_once` leaves out duplicate address detection: it is the
+    /// host's own address that comes along.
+    #[must_use]
+    pub fn to_add(&self, link: IfIndex, age: u64, at_once: bool) -> Message {
+        let mut message = self.0.clone();
+        message.set_header_number(INDEX, link.get());
+        let nodad = if at_once && self.is_ipv6() { NODAD } else { 0 };
+        message.set(IFA_FLAGS, ((self.flags() & GIVEN) | nodad).to_ne_bytes().to_vec());
+        if let Some(flags) = message.header.get_mut(FLAGS) {
+            *flags = 0;
+        }
+        let left = |end: Option<u32>, least: u32| {
+            let age = u32::try_from(age).unwrap_or(u32::MAX);
+            end.map_or(FOREVER, |seconds| seconds.saturating_sub(age).max(least))
+        };
+        let (preferred, valid) = self.lifetimes();
+        let valid = left(valid, LEAST_LIFETIME);
+        let info: Vec<u8> = [left(preferred, 0).min(valid), valid, 0, 0].iter().flat_map(|n| n.to_ne_bytes()).collect();
+        message.set(IFA_CACHEINFO, info);
+        message
+    }
+
+    /// The message that takes it off a link.
+    #[must_use]
+    pub fn to_remove(&self, link: IfIndex) -> Message {
+        let mut message = self.0.clone();
+        message.set_header_number(INDEX, link.get());
+        message.attributes.retain(|a| [IFA_ADDRESS, IFA_LOCAL].contains(&a.0));
+        message
+    }
+}
+
+impl fmt::Display for NicAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address() {
+            Some(address) => write!(f, "{address}")?,
+            None => f.write_str("?")?,
+        }
+        let flags = self.flags();
+        for (bit, word) in [(NODAD, "nodad"), (NOPREFIXROUTE, "noprefixroute"), (MANAGETEMPADDR, "mngtmpaddr"), (HOMEADDRESS, "home")] {
+            if flags & bit != 0 {
+                write!(f, " {word}")?;
+            }
+        }
+        if let Some(label) = self.label() {
+            write!(f, " label {label}")?;
+        }
+        match self.lifetimes().1 {
+            Some(seconds) => write!(f, " valid {seconds} s"),
+            None => Ok(()),
+        }
+    }
+}
+
+super::message_json!(NicAddress, NicAddress::new);

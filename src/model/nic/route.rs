@@ -1,0 +1,303 @@
+//! Routes and nexthop objects with all their attributes (`struct rtmsg` and `RTA_*`, `struct nhmsg` and `NHA_*`).
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::model::IfIndex;
+use crate::model::nic::message::{Attribute, Message, ip, number_at};
+
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_PREFSRC: u16 = 7;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_CACHEINFO: u16 = 12;
+const RTA_TABLE: u16 = 15;
+const RTA_VIA: u16 = 18;
+const RTA_EXPIRES: u16 = 23;
+const RTA_NH_ID: u16 = 30;
+
+/// Places in `struct rtmsg`.
+const DST_LENGTH: usize = 1;
+const TABLE: usize = 4;
+const PROTOCOL: usize = 5;
+const KIND: usize = 7;
+const FLAGS: usize = 8;
+const HEADER: usize = 12;
+
+const AF_INET6: u8 = 10;
+const RTPROT_KERNEL: u8 = 2;
+const RTPROT_DHCP: u8 = 16;
+const RTN_UNICAST: u8 = 1;
+const RTM_F_CLONED: u32 = 0x200;
+/// The only flag of a nexthop that people give.
+const ONLINK: u32 = 4;
+/// Ticks of `rta_cacheinfo.rta_expires` in a second (`USER_HZ`).
+const TICKS: u32 = 100;
+/// `struct rtnexthop`: length, flags, hops, index.
+const HOP_HEADER: usize = 8;
+
+/// One route as the kernel shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicRoute(Message);
+
+/// A route without what changes by itself and without the NIC's index.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RouteKey(Vec<u8>, Vec<(u16, Vec<u8>)>);
+
+/// One hop of a route with several.
+struct Hop {
+    flags: u8,
+    weight: u8,
+    ifindex: u32,
+    attributes: Vec<u8>,
+}
+
+impl NicRoute {
+    /// Wraps an `RTM_NEWROUTE`; `None` for what is no route of an IP family.
+    #[must_use]
+    pub fn new(message: Message) -> Option<Self> {
+        (message.header.len() == HEADER && [2, AF_INET6].contains(&message.header[0])).then_some(Self(message))
+    }
+
+    /// Whether it is an IPv6 one.
+    #[must_use]
+    pub fn is_ipv6(&self) -> bool {
+        self.0.byte(0) == AF_INET6
+    }
+
+    /// Whether it, or one of its hops, leads through this link.
+    #[must_use]
+    pub fn leads_through(&self, link: u32) -> bool {
+        self.0.number(RTA_OIF) == Some(link) || self.hops().iter().any(|hop| hop.ifindex == link)
+    }
+
+    /// The nexthop object that it uses.
+    #[must_use]
+    pub fn nexthop(&self) -> Option<u32> {
+        self.0.number(RTA_NH_ID)
+    }
+
+    /// Whether the kernel keeps it by itself: cached ones, and local, broadcast, anycast and multicast ones that come with addresses.
+    #[must_use]
+    pub fn is_automatic(&self) -> bool {
+        let cloned = number_at(&self.0.header, FLAGS).unwrap_or_default() & RTM_F_CLONED != 0;
+        cloned || (self.is_kernel_made() && self.0.byte(KIND) != RTN_UNICAST)
+    }
+
+    /// Whether the kernel made it for an address.
+    #[must_use]
+    pub fn is_kernel_made(&self) -> bool {
+        self.0.byte(PROTOCOL) == RTPROT_KERNEL
+    }
+
+    /// Whether a DHCP client made it.
+    #[must_use]
+    pub fn is_dhcp(&self) -> bool {
+        self.0.byte(PROTOCOL) == RTPROT_DHCP
+    }
+
+    /// The number of its table.
+    #[must_use]
+    pub fn table(&self) -> u32 {
+        self.0.number(RTA_TABLE).unwrap_or_else(|| self.0.byte(TABLE).into())
+    }
+
+    /// Routes without a gateway come first: the others need them to find theirs.
+    #[must_use]
+    pub fn rank(&self) -> u8 {
+        let gateway = [RTA_GATEWAY, RTA_VIA, RTA_MULTIPATH, RTA_NH_ID].iter().any(|kind| self.0.attribute(*kind).is_some());
+        u8::from(gateway)
+    }
+
+    fn expires(&self) -> Option<u32> {
+        let ticks = number_at(self.0.attribute(RTA_CACHEINFO)?, 8)?;
+        (self.is_ipv6() && ticks != 0).then_some(ticks / TICKS)
+    }
+
+    fn hops(&self) -> Vec<Hop> {
+        let mut hops = Vec::new();
+        let mut rest = self.0.attribute(RTA_MULTIPATH).unwrap_or_default();
+        while rest.len() >= HOP_HEADER {
+            let length = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
+            let Some(hop) = rest.get(..length).filter(|hop| hop.len() >= HOP_HEADER) else { break };
+            let ifindex = number_at(hop, 4).unwrap_or_default();
+            hops.push(Hop { flags: hop[2], weight: hop[3], ifindex, attributes: hop[HOP_HEADER..].to_vec() });
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        hops
+    }
+
+    /// What must be equal for two routes to need no repair; `link` is the NIC that this one was read from.
+    #[must_use]
+    pub fn key(&self, link: u32) -> RouteKey {
+        let mut message = self.moved(link, 0, u64::MAX);
+        if self.expires().is_some() {
+            message.set(RTA_EXPIRES, vec![1]);
+        }
+        let mut attributes: Vec<(u16, Vec<u8>)> = message.attributes.into_iter().map(|a| (a.0, a.1)).collect();
+        attributes.sort();
+        RouteKey(message.header, attributes)
+    }
+
+    /// The messages that make it on link `to`, `age` seconds after it was read from link `from`. An IPv6 route with several hops becomes one per
+    /// hop of ours: the kernel joins them with those that other links still have.
+    #[must_use]
+    pub fn to_add(&self, from: u32, to: IfIndex, age: u64) -> Vec<Message> {
+        let whole = self.moved(from, to.get(), age);
+        let hops = self.hops();
+        if !self.is_ipv6() || hops.is_empty() || self.nexthop().is_some() {
+            return vec![whole];
+        }
+        let ours = hops.into_iter().filter(|hop| hop.ifindex == from);
+        ours.map(|hop| {
+            let mut single = whole.clone();
+            single.drop_attributes(&[RTA_MULTIPATH]);
+            single.set(RTA_OIF, to.get().to_ne_bytes().to_vec());
+            single.set_header_number(FLAGS, u32::from(hop.flags) & ONLINK);
+            single.attributes.extend(split(&hop.attributes));
+            single
+        })
+        .collect()
+    }
+
+    fn moved(&self, from: u32, to: u32, age: u64) -> Message {
+        let mut message = self.0.clone();
+        let flags = number_at(&message.header, FLAGS).unwrap_or_default();
+        message.set_header_number(FLAGS, flags & ONLINK);
+        message.drop_attributes(&[RTA_CACHEINFO]);
+        if self.nexthop().is_some() {
+            // Told for programs that do not know nexthop objects; refused beside one.
+            message.drop_attributes(&[RTA_OIF, RTA_GATEWAY, RTA_VIA, RTA_MULTIPATH]);
+            message.set_header_number(FLAGS, 0);
+            return message;
+        }
+        if let Some(seconds) = self.expires() {
+            let left = u64::from(seconds).saturating_sub(age).max(1);
+            message.set(RTA_EXPIRES, u32::try_from(left).unwrap_or(u32::MAX).to_ne_bytes().to_vec());
+        }
+        if message.number(RTA_OIF) == Some(from) {
+            message.set(RTA_OIF, to.to_ne_bytes().to_vec());
+        }
+        if message.attribute(RTA_MULTIPATH).is_some() {
+            let hops = self.hops().into_iter();
+            let bytes = hops.flat_map(|hop| Hop { ifindex: if hop.ifindex == from { to } else { hop.ifindex }, ..hop }.bytes()).collect();
+            message.set(RTA_MULTIPATH, bytes);
+        }
+        message
+    }
+}
+
+impl Hop {
+    fn bytes(self) -> Vec<u8> {
+        let length = u16::try_from(HOP_HEADER + self.attributes.len()).unwrap_or(u16::MAX);
+        let flags = self.flags & u8::try_from(ONLINK).unwrap_or_default();
+        let mut bytes = Vec::from(length.to_ne_bytes());
+        bytes.extend([flags, self.weight]);
+        bytes.extend(self.ifindex.to_ne_bytes());
+        bytes.extend(self.attributes);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+}
+
+/// The attributes in a run of them.
+fn split(mut bytes: &[u8]) -> Vec<Attribute> {
+    let mut found = Vec::new();
+    while bytes.len() >= 4 {
+        let length = usize::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
+        let kind = u16::from_ne_bytes([bytes[2], bytes[3]]) & 0x3fff;
+        let Some(value) = bytes.get(4..length) else { break };
+        found.push(Attribute(kind, value.to_vec()));
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
+}
+
+impl fmt::Display for NicRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.attribute(RTA_DST).and_then(ip) {
+            Some(dst) => write!(f, "{dst}/{}", self.0.byte(DST_LENGTH))?,
+            None => f.write_str("default")?,
+        }
+        if let Some(gateway) = self.0.attribute(RTA_GATEWAY).and_then(ip) {
+            write!(f, " via {gateway}")?;
+        }
+        if let Some(source) = self.0.attribute(RTA_PREFSRC).and_then(ip) {
+            write!(f, " src {source}")?;
+        }
+        if let Some(metric) = self.0.number(RTA_PRIORITY) {
+            write!(f, " metric {metric}")?;
+        }
+        if let Some(id) = self.nexthop() {
+            write!(f, " nhid {id}")?;
+        }
+        for hop in self.hops() {
+            write!(f, " nexthop index {} weight {}", hop.ifindex, u16::from(hop.weight) + 1)?;
+        }
+        write!(f, " table {} proto {}", self.table(), self.0.byte(PROTOCOL))
+    }
+}
+
+super::message_json!(NicRoute, NicRoute::new);
+
+const NHA_ID: u16 = 1;
+const NHA_OIF: u16 = 5;
+/// Place of the flags in `struct nhmsg`.
+const NH_FLAGS: usize = 4;
+
+/// A nexthop object that leads through the NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicNexthop(Message);
+
+impl NicNexthop {
+    /// Wraps an `RTM_NEWNEXTHOP`.
+    #[must_use]
+    pub fn new(message: Message) -> Option<Self> {
+        (message.header.len() == 8 && message.number(NHA_ID).is_some()).then_some(Self(message))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.number(NHA_ID).unwrap_or_default()
+    }
+
+    /// Whether it leads through this link.
+    #[must_use]
+    pub fn leads_through(&self, link: u32) -> bool {
+        self.0.number(NHA_OIF) == Some(link)
+    }
+
+    /// The message that makes it lead through another link; routes that use it follow.
+    #[must_use]
+    pub fn to_add(&self, to: IfIndex) -> Message {
+        let mut message = self.0.clone();
+        // `RTNH_F_…`, of which only this one is given.
+        let flags = number_at(&message.header, NH_FLAGS).unwrap_or_default();
+        message.set_header_number(NH_FLAGS, flags & ONLINK);
+        message.set(NHA_OIF, to.get().to_ne_bytes().to_vec());
+        message
+    }
+
+    /// What must be equal for two objects to need no repair.
+    #[must_use]
+    pub fn key(&self) -> (Vec<u8>, Vec<Attribute>) {
+        let mut message = self.0.clone();
+        let flags = number_at(&message.header, NH_FLAGS).unwrap_or_default();
+        message.set_header_number(NH_FLAGS, flags & ONLINK);
+        message.drop_attributes(&[NHA_OIF]);
+        message.attributes.sort();
+        (message.header, message.attributes)
+    }
+}
+
+impl fmt::Display for NicNexthop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nexthop {}", self.id())
+    }
+}
+
+super::message_json!(NicNexthop, NicNexthop::new);
