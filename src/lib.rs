@@ -9,6 +9,7 @@ pub mod api;
 pub mod cli;
 pub mod config;
 pub mod configurator;
+pub mod external_node;
 pub mod linux;
 pub mod model;
 pub mod namespace;

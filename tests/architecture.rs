@@ -52,7 +52,14 @@ const PURE_WORDS: &[&str] = &[
 
 const RULES: &[Rule] = &[
     Rule {
-        files: &["model/", "configurator/plan"],
+        files: &[
+            "model/",
+            "configurator/plan",
+            "external_node/phase",
+            "external_node/plan",
+            "external_node/selection",
+            "external_node/suitability",
+        ],
         except: &[],
         forbidden: PURE_WORDS,
         allowed: &[],
@@ -101,6 +108,31 @@ const RULES: &[Rule] = &[
         forbidden: &["etcd_client", "redb", "tonic", "axum", "crate::api", "crate::cli", "crate::store::etcd", "crate::store::embedded"],
         allowed: &[],
         why: "the configurator knows traits, not stores or servers",
+    },
+    Rule {
+        files: &["external_node/"],
+        except: &[],
+        forbidden: &[
+            "etcd_client",
+            "redb",
+            "tonic",
+            "axum",
+            "crate::api",
+            "crate::cli",
+            "crate::config",
+            "crate::configurator",
+            "crate::store::etcd",
+            "crate::store::embedded",
+        ],
+        allowed: &[],
+        why: "the external node knows kernel, switch, journal and stores' traits, nobody above",
+    },
+    Rule {
+        files: &["external_node/phase", "external_node/plan", "external_node/selection", "external_node/suitability"],
+        except: &[],
+        forbidden: &["crate::linux", "crate::ovs", "crate::store", "crate::namespace", "crate::external_node::journal"],
+        allowed: &[],
+        why: "what is to be done is decided from values, not from where they were read",
     },
     Rule {
         files: &["api/"],
@@ -332,6 +364,8 @@ mod tests {
             ("api/x.rs", "use crate::linux::{KernelCounters, KernelOp};", "2: uses `crate::linux::KernelOp`"),
             ("cli/x.rs", "use crate::store::Write;", "2: uses `crate::store::Write`"),
             ("config.rs", "use crate::agent::run;", "2: uses `crate::agent::run`"),
+            ("external_node/phase.rs", "use crate::linux::nic::NicKernel;", "2: uses `crate::linux::nic::NicKernel`"),
+            ("external_node/controller/x.rs", "use crate::store::etcd::X;", "2: uses `crate::store::etcd::X`"),
             ("namespace/x.rs", "fn f() { nix::sched::setns(a, b); }", "2: uses `nix::sched::setns`"),
             ("namespace/x.rs", "use nix::sched::{self, unshare};", "2: uses `nix::sched::unshare`"),
         ] {

@@ -1,0 +1,17 @@
+//! A host's NIC behind Open vSwitch, and back.
+//!
+//! A NIC that carries the host's own addresses becomes the uplink of a bridge (`eth0~`); an internal port of the bridge takes its name, its hardware
+//! address, its addresses and its routes. At no moment may the host be without them: where they are is read anew before every step, and each
+//! step either leaves them where they are or puts them in a second place first.
+//!
+//! - [`selection`]: which NIC a wish means.
+//! - [`suitability`]: whether that NIC may be touched at all, and the uplink's name.
+//! - [`phase`]: from what kernel, database and journal show to the next step, forwards or backwards. Nothing is remembered.
+//! - [`plan`]: the steps as they can be shown before they are taken.
+//! - [`journal`]: the NIC's whole configuration on disk, from before it is touched until it is plain again.
+
+pub mod journal;
+pub mod phase;
+pub mod plan;
+pub mod selection;
+pub mod suitability;

@@ -1,0 +1,350 @@
+//! The way of a NIC behind the bridge and back: what is seen decides what is done next.
+//!
+//! Nothing here remembers anything. An [`Observation`] is read anew before every step, so it does not matter whether the last step was finished,
+//! was cut off by a crash, or was undone by somebody else. Two rules order everything:
+//!
+//! 1. The configuration is whole on the NIC or on the host's port before anything is taken from the other one.
+//! 2. The journal is written before the NIC is touched and dropped after it is plain again.
+
+use crate::model::Phase;
+
+/// Where the NIC is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NicPlace {
+    /// Under its own name.
+    OwnName,
+    /// Under the uplink's name.
+    UplinkName,
+    /// Under a name that is neither.
+    OtherName,
+    /// Not in this namespace.
+    Gone,
+}
+
+/// Which link has the NIC's own name, if not the NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NameHolder {
+    /// The NIC has it, or no link.
+    NobodyElse,
+    /// The bridge's port, or what is left of it.
+    Port,
+    /// A link that is none of ours.
+    Foreign,
+}
+
+/// How much of the journal's configuration a link has. Without a journal: all, if it has addresses or is the plain NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Share {
+    /// Nothing of it.
+    None,
+    /// Something.
+    Part,
+    /// Everything.
+    All,
+}
+
+/// The two ports in the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// The database cannot be read.
+    Unknown,
+    /// None of the two is there.
+    None,
+    /// One of the two is there.
+    One,
+    /// Both are there, but not usable: an error, no OpenFlow number, another hardware address, or nobody serves them.
+    Broken,
+    /// Both are there and usable.
+    Ready,
+}
+
+/// What the journal says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum JournalState {
+    /// There is none, or one of an earlier boot while the NIC stands plain under its own name.
+    None,
+    /// The NIC is on its way behind the bridge.
+    Attaching,
+    /// It is there, and that was read back.
+    Attached,
+    /// It is on its way back.
+    Detaching,
+}
+
+/// Everything that decides about the next step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Observation {
+    /// Where the NIC is.
+    pub nic: NicPlace,
+    /// Who has its own name.
+    pub holder: NameHolder,
+    /// What the NIC has of the configuration.
+    pub on_nic: Share,
+    /// What the host's port has of it.
+    pub on_port: Share,
+    /// The ports.
+    pub rows: Rows,
+    /// Whether the flows are there.
+    pub flows: bool,
+    /// Whether the guard is there, which keeps frames of the uplink from the host's own stack.
+    pub guard: bool,
+    /// Whether this datapath needs the guard.
+    pub guard_needed: bool,
+    /// The journal.
+    pub journal: JournalState,
+}
+
+/// One step. Each can be taken again when it was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Write the NIC's configuration into the journal, read from where it is whole.
+    WriteJournal,
+    /// Note in the journal that the way leads behind the bridge.
+    MarkAttaching,
+    /// Note in the journal that the way leads back, with the configuration as it is now.
+    MarkDetaching,
+    /// Give the NIC the uplink's name, and free its own one.
+    Rename,
+    /// Make both ports in one transaction, and wait until they are usable.
+    CreatePorts,
+    /// Install the flows.
+    InstallFlows,
+    /// Put the configuration onto the port, beside what the NIC has of it.
+    CopyToPort,
+    /// Take it from the NIC.
+    StripNic,
+    /// Keep frames of the uplink from the host's own stack.
+    Guard,
+    /// Read everything back and note in the journal that it is right.
+    Confirm,
+    /// Put the configuration onto the NIC, beside what the port has of it.
+    CopyToNic,
+    /// Let the host's own stack see the NIC's frames again.
+    DropGuard,
+    /// Take the configuration from the port and hold it down.
+    StripPort,
+    /// Remove both ports in one transaction, and wait until the port's link is gone.
+    DeletePorts,
+    /// Remove the port's link that its owner left behind.
+    RemoveLeftover,
+    /// Give the NIC its own name.
+    RenameBack,
+    /// Remove the flows.
+    RemoveFlows,
+    /// Drop the journal.
+    DropJournal,
+}
+
+/// Why nothing can be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// The NIC is not in this namespace.
+    NicGone,
+    /// A link that is none of ours has the NIC's own name.
+    NameTaken,
+    /// The database cannot be read.
+    Database,
+    /// The configuration is nowhere and in no journal.
+    NothingKnown,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Next {
+    /// This step.
+    Do(Step),
+    /// Nothing: it is as wished.
+    Done,
+    /// Nothing, until this changes.
+    Wait(Wait),
+}
+
+/// Where the NIC shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Goal {
+    /// Behind the bridge.
+    Attached,
+    /// As it was found.
+    Plain,
+}
+
+/// The next step towards the goal.
+#[must_use]
+pub fn next(seen: &Observation, goal: Goal) -> Next {
+    match goal {
+        Goal::Attached => attach(seen),
+        Goal::Plain => undo(seen),
+    }
+}
+
+fn attach(seen: &Observation) -> Next {
+    if seen.nic == NicPlace::Gone {
+        return Next::Wait(Wait::NicGone);
+    }
+    match seen.journal {
+        JournalState::None => return begin(seen),
+        JournalState::Detaching => return Next::Do(Step::MarkAttaching),
+        JournalState::Attaching | JournalState::Attached => {}
+    }
+    let port_usable = seen.rows == Rows::Ready && seen.holder == NameHolder::Port;
+    if seen.on_nic != Share::All && seen.on_port != Share::All {
+        return Next::Do(if port_usable { Step::CopyToPort } else { Step::CopyToNic });
+    }
+    // A port that is broken, or that is not the bridge's any more, must not be the only one that has it while it is mended.
+    if seen.on_nic != Share::All && !port_usable && seen.rows != Rows::Unknown {
+        return Next::Do(Step::CopyToNic);
+    }
+    if seen.guard && seen.on_nic == Share::All && !port_usable {
+        return Next::Do(Step::DropGuard);
+    }
+    if seen.nic != NicPlace::UplinkName {
+        return Next::Do(Step::Rename);
+    }
+    match seen.holder {
+        NameHolder::Foreign => return Next::Wait(Wait::NameTaken),
+        NameHolder::Port if seen.rows == Rows::None => return Next::Do(Step::RemoveLeftover),
+        NameHolder::Port | NameHolder::NobodyElse => {}
+    }
+    if seen.rows == Rows::Unknown {
+        return Next::Wait(Wait::Database);
+    }
+    if !port_usable {
+        return Next::Do(Step::CreatePorts);
+    }
+    if !seen.flows {
+        return Next::Do(Step::InstallFlows);
+    }
+    if seen.on_port != Share::All {
+        return Next::Do(Step::CopyToPort);
+    }
+    if seen.on_nic != Share::None {
+        return Next::Do(Step::StripNic);
+    }
+    if seen.guard != seen.guard_needed {
+        return Next::Do(if seen.guard_needed { Step::Guard } else { Step::DropGuard });
+    }
+    if seen.journal != JournalState::Attached {
+        return Next::Do(Step::Confirm);
+    }
+    Next::Done
+}
+
+/// Without a journal nothing is touched; it is written from where the configuration is whole.
+fn begin(seen: &Observation) -> Next {
+    match seen.nic {
+        NicPlace::OwnName => Next::Do(Step::WriteJournal),
+        _ if seen.on_nic == Share::All || seen.on_port == Share::All => Next::Do(Step::WriteJournal),
+        _ => Next::Wait(Wait::NothingKnown),
+    }
+}
+
+fn undo(seen: &Observation) -> Next {
+    match (seen.journal, seen.nic) {
+        (JournalState::None, NicPlace::OwnName | NicPlace::Gone) => return tidy(seen),
+        // Read from where it is whole; where that is nowhere, what there is stays as it is.
+        (JournalState::None, _) => return begin(seen),
+        (JournalState::Attaching | JournalState::Attached, _) => return Next::Do(Step::MarkDetaching),
+        (JournalState::Detaching, _) => {}
+    }
+    if seen.nic == NicPlace::Gone {
+        return tidy(seen);
+    }
+    if seen.on_nic != Share::All {
+        return Next::Do(Step::CopyToNic);
+    }
+    if seen.guard {
+        return Next::Do(Step::DropGuard);
+    }
+    if seen.rows == Rows::Unknown {
+        // The bridge cannot be asked to let go. The host is reachable through the NIC, as soon as the port does not claim its routes.
+        let claimed = seen.on_port != Share::None && seen.holder == NameHolder::Port;
+        return if claimed { Next::Do(Step::StripPort) } else { Next::Wait(Wait::Database) };
+    }
+    if seen.rows != Rows::None {
+        return Next::Do(Step::DeletePorts);
+    }
+    if seen.nic != NicPlace::OwnName {
+        return match seen.holder {
+            NameHolder::Port => Next::Do(Step::RemoveLeftover),
+            NameHolder::Foreign => Next::Wait(Wait::NameTaken),
+            NameHolder::NobodyElse => Next::Do(Step::RenameBack),
+        };
+    }
+    tidy(seen)
+}
+
+/// What is left when the NIC is plain, or gone.
+fn tidy(seen: &Observation) -> Next {
+    match seen.rows {
+        Rows::Unknown if seen.journal != JournalState::None => return Next::Wait(Wait::Database),
+        // Nothing of ours is known to be left.
+        Rows::Unknown | Rows::None => {}
+        Rows::One | Rows::Broken | Rows::Ready => return Next::Do(Step::DeletePorts),
+    }
+    if seen.guard {
+        Next::Do(Step::DropGuard)
+    } else if seen.flows {
+        Next::Do(Step::RemoveFlows)
+    } else if seen.journal != JournalState::None {
+        Next::Do(Step::DropJournal)
+    } else {
+        Next::Done
+    }
+}
+
+/// The phase that an observation shows.
+#[must_use]
+pub fn phase(seen: &Observation) -> Phase {
+    match seen.journal {
+        JournalState::None => return Phase::Plain,
+        JournalState::Detaching => return Phase::Detaching,
+        JournalState::Attaching | JournalState::Attached => {}
+    }
+    if seen.nic != NicPlace::UplinkName {
+        Phase::Prepared
+    } else if seen.rows != Rows::Ready || seen.holder != NameHolder::Port {
+        Phase::Renamed
+    } else if !seen.flows {
+        Phase::PortsCreated
+    } else if seen.on_port != Share::All || seen.on_nic != Share::None {
+        Phase::FlowsInstalled
+    } else if seen.journal == JournalState::Attached && seen.guard == seen.guard_needed {
+        Phase::Attached
+    } else {
+        Phase::Moved
+    }
+}
+
+/// What is seen after a step that went well; for plans.
+#[must_use]
+pub fn after(seen: &Observation, step: Step) -> Observation {
+    let mut then = *seen;
+    match step {
+        Step::WriteJournal | Step::MarkAttaching => then.journal = JournalState::Attaching,
+        Step::MarkDetaching => then.journal = JournalState::Detaching,
+        Step::Rename => then.nic = NicPlace::UplinkName,
+        Step::CreatePorts => (then.rows, then.holder) = (Rows::Ready, NameHolder::Port),
+        Step::InstallFlows => then.flows = true,
+        Step::CopyToPort => then.on_port = Share::All,
+        Step::StripNic => then.on_nic = Share::None,
+        Step::Guard => then.guard = true,
+        Step::Confirm => then.journal = JournalState::Attached,
+        Step::CopyToNic => then.on_nic = Share::All,
+        Step::DropGuard => then.guard = false,
+        Step::StripPort => then.on_port = Share::None,
+        Step::DeletePorts => {
+            then.rows = Rows::None;
+            if then.holder == NameHolder::Port {
+                (then.holder, then.on_port) = (NameHolder::NobodyElse, Share::None);
+            }
+        }
+        Step::RemoveLeftover => (then.holder, then.on_port) = (NameHolder::NobodyElse, Share::None),
+        Step::RenameBack => then.nic = NicPlace::OwnName,
+        Step::RemoveFlows => then.flows = false,
+        Step::DropJournal => then.journal = JournalState::None,
+    }
+    then
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! Every combination of what can be seen, and from each the whole way.
+
+use super::*;
+
+/// Longer than the longest way; a way that is longer goes in circles.
+const LONGEST_WAY: usize = 40;
+
+const PLACES: [NicPlace; 4] = [NicPlace::OwnName, NicPlace::UplinkName, NicPlace::OtherName, NicPlace::Gone];
+const HOLDERS: [NameHolder; 3] = [NameHolder::NobodyElse, NameHolder::Port, NameHolder::Foreign];
+const SHARES: [Share; 3] = [Share::None, Share::Part, Share::All];
+const ROWS: [Rows; 5] = [Rows::Unknown, Rows::None, Rows::One, Rows::Broken, Rows::Ready];
+const JOURNALS: [JournalState; 4] = [JournalState::None, JournalState::Attaching, JournalState::Attached, JournalState::Detaching];
+
+/// Everything that can be seen. What contradicts itself is left out: a NIC under its own name leaves it to nobody else, what is gone has nothing, and a
+/// port that is not there has nothing.
+fn everything() -> Vec<Observation> {
+    let mut all = Vec::new();
+    for nic in PLACES {
+        for holder in HOLDERS {
+            for (on_nic, on_port) in SHARES.into_iter().flat_map(|a| SHARES.map(|b| (a, b))) {
+                for rows in ROWS {
+                    for journal in JOURNALS {
+                        for bits in 0..8u8 {
+                            let (flows, guard, guard_needed) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
+                            all.push(Observation { nic, holder, on_nic, on_port, rows, flows, guard, guard_needed, journal });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all.retain(possible);
+    all
+}
+
+fn possible(seen: &Observation) -> bool {
+    (seen.nic != NicPlace::OwnName || seen.holder == NameHolder::NobodyElse)
+        && (seen.nic != NicPlace::Gone || seen.on_nic == Share::None)
+        && (seen.holder == NameHolder::Port || seen.on_port == Share::None)
+        && (seen.holder == NameHolder::Port || seen.rows != Rows::Ready)
+}
+
+/// Whether the host has its configuration in one piece.
+fn whole(seen: &Observation) -> bool {
+    seen.on_nic == Share::All || seen.on_port == Share::All
+}
+
+/// Follows the way to its end; the observations on it.
+fn way(start: Observation, goal: Goal) -> (Vec<Observation>, Next) {
+    let mut seen = vec![start];
+    for _ in 0..LONGEST_WAY {
+        let now = seen[seen.len() - 1];
+        match next(&now, goal) {
+            Next::Do(step) => seen.push(after(&now, step)),
+            end => return (seen, end),
+        }
+    }
+    panic!("from {start:#?} the way to {goal:?} goes in circles: {:#?}", &seen[seen.len() - 4..]);
+}
+
+#[test]
+fn from_everything_there_is_a_way_to_both_ends() {
+    let all = everything();
+    assert!(all.len() > 5000, "{}", all.len());
+    for start in all {
+        for goal in [Goal::Attached, Goal::Plain] {
+            let (seen, end) = way(start, goal);
+            let last = seen[seen.len() - 1];
+            match end {
+                Next::Done if goal == Goal::Attached => {
+                    assert_eq!(phase(&last), Phase::Attached, "{start:#?}");
+                    assert!(
+                        last.on_port == Share::All && last.on_nic == Share::None && last.flows && last.rows == Rows::Ready,
+                        "{start:#?}"
+                    );
+                }
+                Next::Done => {
+                    assert_eq!(phase(&last), Phase::Plain, "{start:#?}");
+                    assert!(matches!(last.nic, NicPlace::OwnName | NicPlace::Gone) && !last.flows && !last.guard, "{start:#?}");
+                    assert!(matches!(last.rows, Rows::None | Rows::Unknown), "{start:#?}");
+                }
+                // Only what nobody here can change may end a way before its goal.
+                Next::Wait(Wait::NicGone) => assert_eq!(start.nic, NicPlace::Gone),
+                Next::Wait(Wait::NameTaken) => assert_eq!(start.holder, NameHolder::Foreign),
+                Next::Wait(Wait::Database) => assert_eq!(start.rows, Rows::Unknown),
+                Next::Wait(Wait::NothingKnown) => assert!(start.journal == JournalState::None && !whole(&start), "{start:#?}"),
+                Next::Do(_) => unreachable!("a way ends with an end"),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_configuration_is_always_whole_somewhere() {
+    for start in everything().into_iter().filter(|start| start.nic != NicPlace::Gone) {
+        for goal in [Goal::Attached, Goal::Plain] {
+            let (seen, _) = way(start, goal);
+            for pair in seen.windows(2) {
+                assert!(!whole(&pair[0]) || whole(&pair[1]), "lost between {:#?} and {:#?}", pair[0], pair[1]);
+            }
+            // Where it is nowhere and the journal knows it, it is put back before anything but notes in the journal is changed.
+            if !whole(&start) && start.journal != JournalState::None {
+                let healed = seen.iter().position(whole).unwrap_or_else(|| panic!("never whole: {start:#?}"));
+                assert!(healed <= 2, "{start:#?} is whole only after {healed} steps");
+            }
+        }
+    }
+}
+
+/// The steps that take something from one place are taken only while the other one has everything.
+#[test]
+fn nothing_is_taken_from_the_only_place() {
+    for seen in everything() {
+        for goal in [Goal::Attached, Goal::Plain] {
+            let Next::Do(step) = next(&seen, goal) else { continue };
+            match step {
+                Step::StripNic | Step::Guard => {
+                    assert!(seen.on_port == Share::All && seen.rows == Rows::Ready && seen.flows, "{step:?} at {seen:#?}");
+                }
+                Step::StripPort | Step::RemoveLeftover => assert_eq!(seen.on_nic, Share::All, "{step:?} at {seen:#?}"),
+                Step::DeletePorts => {
+                    assert!(seen.on_nic == Share::All || seen.on_port != Share::All || seen.nic == NicPlace::Gone, "{seen:#?}");
+                    assert!(!seen.guard || seen.nic != NicPlace::UplinkName, "the guard would keep the host deaf: {seen:#?}");
+                }
+                Step::Rename => assert!(seen.on_nic == Share::All || seen.on_port == Share::All, "{seen:#?}"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_touched_before_the_journal_stands() {
+    for seen in everything().into_iter().filter(|seen| seen.journal == JournalState::None) {
+        if let Next::Do(step) = next(&seen, Goal::Attached) {
+            assert_eq!(step, Step::WriteJournal, "{seen:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_way_can_be_turned_round_at_every_step() {
+    let plain = plain();
+    let (there, _) = way(plain, Goal::Attached);
+    for seen in &there {
+        let (back, end) = way(*seen, Goal::Plain);
+        assert_eq!((end, back[back.len() - 1]), (Next::Done, plain));
+    }
+    let (back, _) = way(there[there.len() - 1], Goal::Plain);
+    for seen in back {
+        assert_eq!(way(seen, Goal::Attached).1, Next::Done);
+    }
+}
+
+fn plain() -> Observation {
+    Observation {
+        nic: NicPlace::OwnName,
+        holder: NameHolder::NobodyElse,
+        on_nic: Share::All,
+        on_port: Share::None,
+        rows: Rows::None,
+        flows: false,
+        guard: false,
+        guard_needed: true,
+        journal: JournalState::None,
+    }
+}
+
+fn steps(start: Observation, goal: Goal) -> Vec<Step> {
+    let (seen, _) = way(start, goal);
+    seen.iter().filter_map(|seen| if let Next::Do(step) = next(seen, goal) { Some(step) } else { None }).collect()
+}
+
+#[test]
+fn the_usual_way() {
+    use Step::*;
+    let there = [WriteJournal, Rename, CreatePorts, InstallFlows, CopyToPort, StripNic, Guard, Confirm];
+    assert_eq!(steps(plain(), Goal::Attached), there);
+    let (seen, _) = way(plain(), Goal::Attached);
+    let phases: Vec<Phase> = seen.iter().map(phase).collect();
+    assert_eq!(
+        phases,
+        [
+            Phase::Plain,
+            Phase::Prepared,
+            Phase::Renamed,
+            Phase::PortsCreated,
+            Phase::FlowsInstalled,
+            Phase::FlowsInstalled,
+            Phase::Moved,
+            Phase::Moved,
+            Phase::Attached
+        ]
+    );
+    let back = [MarkDetaching, CopyToNic, DropGuard, DeletePorts, RenameBack, RemoveFlows, DropJournal];
+    assert_eq!(steps(seen[seen.len() - 1], Goal::Plain), back);
+}
+
+#[test]
+fn known_accidents() {
+    use Step::*;
+    let attached = way(plain(), Goal::Attached).0.pop().unwrap();
+    // The rows outlived a reboot; the NIC has its own name and what the boot gave it.
+    let rebooted = Observation { rows: Rows::Broken, ..plain() };
+    assert_eq!(steps(rebooted, Goal::Attached)[..3], [WriteJournal, Rename, CreatePorts]);
+    // The switch went away with its ports and made them anew, bare.
+    let bare = Observation { on_port: Share::None, flows: false, ..attached };
+    assert_eq!(steps(bare, Goal::Attached), [CopyToPort, InstallFlows]);
+    // The switch is dead: the NIC serves the host until it is back.
+    let dead = Observation { rows: Rows::Broken, flows: false, ..attached };
+    assert_eq!(steps(dead, Goal::Attached), [CopyToNic, DropGuard, CreatePorts, InstallFlows, StripNic, Guard]);
+    // Even the database is dead: the way back goes as far as it can.
+    let blind = Observation { rows: Rows::Unknown, flows: false, ..attached };
+    assert_eq!(steps(blind, Goal::Plain), [MarkDetaching, CopyToNic, DropGuard, StripPort]);
+    assert_eq!(next(&blind, Goal::Attached), Next::Wait(Wait::Database));
+}
