@@ -17,6 +17,7 @@ use crate::configurator::published::{Published, Requests};
 use crate::configurator::{Configurator, Parts, task};
 use crate::linux::{LinuxKernel, netns_thread};
 use crate::model::Owner;
+use crate::namespace::docker::{Follower, RuntimeHealth, Timing, endpoint};
 use crate::namespace::{Remembered, Tracker, TrackerOptions};
 use crate::panics::{self, Panics};
 use crate::state_dir::StateDir;
@@ -49,14 +50,14 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let store = open_store(&config, &inbox, &stop)?;
     let publishing = store.statuses.as_ref().map(StatusHandle::problem);
+    let (docker, following) = follow_containers(&config, &tracker, &stop);
     let requests = Arc::new(AgentRequests { inbox: inbox.clone(), relist: store.relist.clone() });
     let context = api::Context::new(
         config.label.clone(),
         published,
         store.config.clone(),
         requests,
-        store.health.clone(),
-        store.publishing,
+        api::Surroundings { store: store.health.clone(), publishing: store.publishing, docker },
         stop.clone(),
     );
     let options = ApiOptions { socket: config.socket.clone(), grpc: config.grpc.clone(), http_listen: config.http_listen };
@@ -68,6 +69,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let outcome = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
+        _ = following => Err(anyhow::anyhow!("the follower of the container runtime has ended unexpectedly")),
         part = broken(panics, store.source, feed.as_mut(), publishing) => Err(anyhow::anyhow!("{part} has ended unexpectedly")),
     };
     tracing::info!("stopping; the kernel is left as it is");
@@ -151,8 +153,24 @@ fn tracker_options(config: &Config, state_dir: &StateDir) -> TrackerOptions {
         create_named: config.named_netns == NamedNetns::Create,
         state_dir: Some(config.state_dir.clone()),
         remembered,
+        runtime: config.docker_socket.as_deref().map(endpoint),
         ..TrackerOptions::default()
     }
+}
+
+/// Follows the container runtime, if one is to be followed. It may be away, or never come: nobody waits for it.
+fn follow_containers(
+    config: &Config,
+    tracker: &Tracker,
+    stop: &CancellationToken,
+) -> (watch::Receiver<RuntimeHealth>, tokio::task::JoinHandle<()>) {
+    let Some(socket) = config.docker_socket.clone() else {
+        let stopped = stop.clone();
+        return (watch::channel(RuntimeHealth::off()).1, tokio::spawn(async move { stopped.cancelled().await }));
+    };
+    let (sender, health) = watch::channel(RuntimeHealth::starting(endpoint(&socket)));
+    let follower = Follower::new(socket, tracker.runtime_port(), Timing::default(), sender);
+    (health, tokio::spawn(follower.run(stop.clone())))
 }
 
 /// The store, whichever it is.

@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod api;
+mod backoff;
 pub mod cli;
 pub mod config;
 pub mod configurator;

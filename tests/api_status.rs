@@ -214,6 +214,10 @@ async fn namespaces_history_and_the_agent() {
         since: Timestamp(1_767_225_600_000),
         interfaces: 2,
         replaced: 1,
+        container_id: "c0ffee".to_owned(),
+        container_name: "web".to_owned(),
+        container_started: Some(Timestamp(1_767_225_600_000)),
+        other_containers: vec!["decaf".to_owned()],
     };
     host.published.namespaces.publish([("NAMED red".into(), Some(namespace.clone()))]);
     let mut client = host.status().await;

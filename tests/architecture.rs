@@ -146,7 +146,7 @@ const RULES: &[Rule] = &[
             "etcd_client",
             "redb",
         ],
-        allowed: &["crate::linux::KernelCounters"],
+        allowed: &["crate::linux::KernelCounters", "crate::namespace::docker::RuntimeHealth"],
         why: "the API reads what the configurator publishes and asks through traits",
     },
     Rule {

@@ -205,6 +205,10 @@ async fn namespaces_index_history_resync_adopt() {
         since,
         interfaces: 2,
         replaced: 1,
+        container_id: String::new(),
+        container_name: String::new(),
+        container_started: None,
+        other_containers: Vec::new(),
     };
     host.published.namespaces.publish([("NAMED red".into(), Some(namespace("BOUND", 42)))]);
     let table = host.vnfctl(&["namespaces"]).await.out;

@@ -217,7 +217,7 @@ fn own_namespace() {
 fn microservices_are_said_to_be_missing() {
     sandbox(|| match Watch::plain().ask(&NetnsSlot::new(NetnsRef::Microservice("ms1".into()), 0)) {
         NetnsEvent::Unbound { reason: Reason::MicroserviceMissing, message, .. } => {
-            assert!(message.contains("container with MICROSERVICE_LABEL=ms1 is not known"), "{message}");
+            assert!(message.contains("no running container has MICROSERVICE_LABEL=ms1: no container runtime is watched"), "{message}");
         }
         other => panic!("{other:?}"),
     });

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::convert;
 use crate::configurator::published::{Published, Requests};
 use crate::model::{AgentLabel, State, Timestamp};
+use crate::namespace::docker::RuntimeHealth;
 use crate::proto::agent as pb;
 use crate::store::{ConfigStore, StoreHealth};
 
@@ -38,8 +39,20 @@ pub struct Context {
     pub store: watch::Receiver<StoreHealth>,
     /// Why statuses cannot be published in the store at present; `None` while they can, or are not to be.
     pub publishing: watch::Receiver<Option<String>>,
+    /// How the container runtime stands.
+    pub docker: watch::Receiver<RuntimeHealth>,
     /// Cancelled when the agent stops: whoever waits or watches is told then.
     pub stop: CancellationToken,
+}
+
+/// How those stand whom the agent works with.
+pub struct Surroundings {
+    /// The store.
+    pub store: watch::Receiver<StoreHealth>,
+    /// Why statuses cannot be published in the store at present; `None` while they can, or are not to be.
+    pub publishing: watch::Receiver<Option<String>>,
+    /// The container runtime.
+    pub docker: watch::Receiver<RuntimeHealth>,
 }
 
 /// Why the agent is not ready.
@@ -59,13 +72,13 @@ impl Context {
         published: Arc<Published>,
         config: Arc<dyn ConfigStore>,
         requests: Arc<dyn Requests>,
-        store: watch::Receiver<StoreHealth>,
-        publishing: watch::Receiver<Option<String>>,
+        surroundings: Surroundings,
         stop: CancellationToken,
     ) -> Arc<Self> {
+        let Surroundings { store, publishing, docker } = surroundings;
         // The standard library seeds every map at random; that is all a run id needs.
         let run_id = format!("{:016x}", RandomState::new().build_hasher().finish());
-        Arc::new(Self { label, run_id, started: now(), published, config, requests, store, publishing, stop })
+        Arc::new(Self { label, run_id, started: now(), published, config, requests, store, publishing, docker, stop })
     }
 
     /// Whether the configuration is in force and followed. Single objects do not count, nor does Docker.
@@ -138,6 +151,7 @@ impl Context {
             interfaces: self.states().into_iter().map(|(s, count)| pb::StateCount { state: convert::state(s).into(), count }).collect(),
             namespaces: self.published.namespaces.len() as u64,
             publishing_problem: self.publishing.borrow().clone().unwrap_or_default(),
+            docker: convert::docker(&self.docker.borrow()),
         }
     }
 

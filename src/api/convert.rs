@@ -2,6 +2,7 @@
 
 use crate::configurator::published::{Hold, IndexEntry, NamespaceEntry, PassRecord};
 use crate::model::{InterfaceStatus, NetnsRef, State, Timestamp};
+use crate::namespace::docker::RuntimeHealth;
 use crate::proto::agent as pb;
 use crate::store::StoreHealth;
 
@@ -100,6 +101,10 @@ pub fn namespace(n: &NamespaceEntry) -> pb::NamespaceEntry {
         since: moment(n.since),
         interfaces: n.interfaces as u64,
         replaced: n.replaced,
+        container_id: n.container_id.clone(),
+        container_name: n.container_name.clone(),
+        container_started: n.container_started.map(Into::into),
+        other_containers: n.other_containers.clone(),
     }
 }
 
@@ -127,6 +132,17 @@ pub fn store(health: &StoreHealth) -> pb::StoreStatus {
         since: moment(health.since),
         revision: health.revision,
     }
+}
+
+/// The container runtime; nothing when none is watched.
+#[must_use]
+pub fn docker(health: &RuntimeHealth) -> Option<pb::DockerStatus> {
+    health.watched().then(|| pb::DockerStatus {
+        endpoint: health.endpoint.clone(),
+        connected: health.connected,
+        message: health.message.clone(),
+        since: moment(health.since),
+    })
 }
 
 /// HOLD.

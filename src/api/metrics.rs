@@ -40,6 +40,7 @@ impl Collector for Metrics {
         self.kernel(&mut page)?;
         self.objects(&mut page)?;
         self.store(&mut page)?;
+        self.docker(&mut page)?;
         process(&mut page)
     }
 }
@@ -86,6 +87,22 @@ impl Metrics {
         page.gauge("hold", "1 while removals are held back", f64::from(u8::from(hold)))?;
         let ready = self.0.readiness(now()).is_ok();
         page.gauge("ready", "1 while the agent is ready", f64::from(u8::from(ready)))
+    }
+}
+
+impl Metrics {
+    fn docker(&self, page: &mut Page<'_, '_>) -> fmt::Result {
+        let docker = self.0.docker.borrow().clone();
+        if !docker.watched() {
+            return Ok(());
+        }
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let c = &docker.counters;
+        page.gauge("docker_connected", "1 while the container runtime is listed and followed", f64::from(u8::from(docker.connected)))?;
+        page.counter("docker_listings", "Complete listings of containers", get(&c.listings))?;
+        page.counter("docker_events", "Events about containers", get(&c.events))?;
+        page.counter("docker_inspections", "Containers inspected", get(&c.inspections))?;
+        page.counter("docker_failures", "Connections to the container runtime that failed or were lost", get(&c.failures))
     }
 }
 

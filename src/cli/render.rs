@@ -8,7 +8,7 @@ use crate::cli::text::{age, safe};
 use crate::proto::agent as pb;
 
 /// Columns that a narrow terminal does without, the least important first.
-const SPARE: &[&str] = &["MAC", "REPLACED", "MTU", "PEER", "INODE", "ADMIN/OPER", "ADDRESSES", "AGE", "NAMESPACE"];
+const SPARE: &[&str] = &["MAC", "REPLACED", "MTU", "PEER", "INODE", "CONTAINER", "ADMIN/OPER", "ADDRESSES", "AGE", "NAMESPACE"];
 
 /// `microservice:ms1`, `named:red`, or nothing for the agent's own namespace.
 fn namespace(n: Option<&pb::NamespaceStatus>) -> String {
@@ -101,6 +101,11 @@ fn agent(out: &Out, a: &pb::AgentStatus, now: i64) -> String {
     if !a.publishing_problem.is_empty() {
         lines.add("publishing", &a.publishing_problem);
     }
+    if let Some(docker) = &a.docker {
+        let state = if docker.connected { "connected" } else { "away" };
+        let why = if docker.connected { String::new() } else { format!(", {}: {}", docker.endpoint, docker.message) };
+        lines.add("docker", &format!("{state} for {}{why}", age(docker.since.as_ref(), now)));
+    }
     if let Some(hold) = &a.hold {
         lines.add("hold", &format!("for {}: {}", age(hold.since.as_ref(), now), hold.why));
         lines.add("kept", &hold.kept.join(", "));
@@ -173,14 +178,28 @@ pub fn state_line(out: &Out, s: &pb::InterfaceStatus) -> String {
     line
 }
 
+/// A container by its name and the short form of its id.
+fn container(n: &pb::NamespaceEntry) -> String {
+    let id: String = n.container_id.chars().take(12).collect();
+    if n.container_name.is_empty() { id } else { format!("{} ({id})", n.container_name) }
+}
+
+fn namespace_message(n: &pb::NamespaceEntry) -> String {
+    match n.other_containers.len() {
+        0 => n.message.clone(),
+        1 => "another container runs with this label".to_owned(),
+        others => format!("{others} other containers run with this label"),
+    }
+}
+
 /// Namespaces.
 pub fn namespaces(out: &Out, list: &[pb::NamespaceEntry], now: i64) -> String {
-    let header = ["KIND", "REFERENCE", "STATE", "AGE", "INODE", "INTERFACES", "REPLACED", "MESSAGE"];
+    let header = ["KIND", "REFERENCE", "STATE", "AGE", "INODE", "CONTAINER", "INTERFACES", "REPLACED", "MESSAGE"];
     let row = |n: &pb::NamespaceEntry| {
         let inode = if n.inode == 0 { String::new() } else { n.inode.to_string() };
         let counts = (n.interfaces.to_string(), n.replaced.to_string());
         let age = age(n.since.as_ref(), now);
-        vec![n.kind.clone(), n.reference.clone(), n.state.clone(), age, inode, counts.0, counts.1, n.message.clone()]
+        vec![n.kind.clone(), n.reference.clone(), n.state.clone(), age, inode, container(n), counts.0, counts.1, namespace_message(n)]
     };
     table(out, &header, SPARE, list.iter().map(row))
 }

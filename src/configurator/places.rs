@@ -4,9 +4,10 @@
 //! until the answer is there, so that a status never shows a state that lasts a millisecond.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::model::{HostIfName, NetnsId, NetnsSlot, Reason, Timestamp};
-use crate::namespace::{NetnsEvent, NetnsHandle};
+use crate::namespace::{Container, NetnsEvent, NetnsHandle};
 
 /// Where a slot leads.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub enum Resolution {
         netns: NetnsHandle,
         /// We made it ourselves, since it was missing.
         created: bool,
+        /// The container that it belongs to, where a label was asked for.
+        container: Option<Arc<Container>>,
     },
     /// Nowhere at the moment.
     Missing(Reason, String),
@@ -87,7 +90,9 @@ impl Places {
     /// Takes a tracker's word on a slot. Events of slots that nobody needs are ignored.
     pub fn resolve(&mut self, event: &NetnsEvent, now: Timestamp) -> Moved {
         let (slot, resolution) = match event {
-            NetnsEvent::Bound { slot, netns, created } => (slot, Resolution::Bound { netns: netns.clone(), created: *created }),
+            NetnsEvent::Bound { slot, netns, created, container } => {
+                (slot, Resolution::Bound { netns: netns.clone(), created: *created, container: container.clone() })
+            }
             NetnsEvent::Unbound { slot, reason, message } => (slot, Resolution::Missing(*reason, message.clone())),
             NetnsEvent::Refused { slot, reason, message } => (slot, Resolution::Refused(*reason, message.clone())),
             NetnsEvent::Found { .. } | NetnsEvent::SearchDone => return Moved::default(),
@@ -105,7 +110,10 @@ impl Places {
         }
         place.last = new.or(place.last);
         place.resolution = resolution;
-        place.since = now;
+        // Another container with the same label does not make the namespace another one.
+        if new.is_none() || new != old {
+            place.since = now;
+        }
         let slot = slot.clone();
         let mut moved = Moved { changed: true, ..Moved::default() };
         if old != new {
@@ -176,7 +184,9 @@ fn bound_id(resolution: &Resolution) -> Option<NetnsId> {
 
 fn same(a: &Resolution, b: &Resolution) -> bool {
     match (a, b) {
-        (Resolution::Bound { netns: a, .. }, Resolution::Bound { netns: b, .. }) => a.id == b.id,
+        (Resolution::Bound { netns: a, container: in_a, .. }, Resolution::Bound { netns: b, container: in_b, .. }) => {
+            a.id == b.id && in_a == in_b
+        }
         (Resolution::Missing(r, m), Resolution::Missing(s, n)) | (Resolution::Refused(r, m), Resolution::Refused(s, n)) => r == s && m == n,
         _ => false,
     }

@@ -51,6 +51,14 @@ pub struct NamespaceEntry {
     pub interfaces: usize,
     /// How often another namespace took its place.
     pub replaced: u64,
+    /// Id of the container that holds the label; empty where there is none.
+    pub container_id: String,
+    /// Its name.
+    pub container_name: String,
+    /// When it was started.
+    pub container_started: Option<Timestamp>,
+    /// Ids of others that run with the same label.
+    pub other_containers: Vec<String>,
 }
 
 /// One pass that changed something or failed to.

@@ -277,8 +277,25 @@ fn namespace_entry(slot: &NetnsSlot, place: &Place, interfaces: usize) -> Namesp
         Resolution::Missing(_, message) => ("MISSING", message.clone(), 0, 0),
         Resolution::Refused(_, message) => ("REFUSED", message.clone(), 0, 0),
     };
-    let (kind, reference) = (slot.reference.kind(), slot.reference.reference());
-    NamespaceEntry { kind, reference, state, message, cookie, inode, since: place.since, interfaces, replaced: place.replaced }
+    let container = match &place.resolution {
+        Resolution::Bound { container, .. } => container.as_deref(),
+        _ => None,
+    };
+    NamespaceEntry {
+        kind: slot.reference.kind(),
+        reference: slot.reference.reference(),
+        state,
+        message,
+        cookie,
+        inode,
+        since: place.since,
+        interfaces,
+        replaced: place.replaced,
+        container_id: container.map(|c| c.id.clone()).unwrap_or_default(),
+        container_name: container.map(|c| c.name.clone()).unwrap_or_default(),
+        container_started: container.and_then(|c| c.started),
+        other_containers: container.map(|c| c.others.iter().map(|(id, _)| id.clone()).collect()).unwrap_or_default(),
+    }
 }
 
 /// One warning when an object turns bad, none while it stays so.

@@ -162,7 +162,12 @@ fn warnings(world: World<'_>, wish: &Wish) -> Vec<String> {
     {
         warnings.extend(differing_ends(spec, other));
     }
-    if let Some(Resolution::Bound { netns, created }) = world.places.get(&slot).map(|place| &place.resolution) {
+    if let Some(Resolution::Bound { netns, created, container }) = world.places.get(&slot).map(|place| &place.resolution) {
+        warnings.extend(container.iter().filter(|container| !container.others.is_empty()).map(|container| {
+            let others: Vec<String> = container.others.iter().take(3).map(|(id, name)| shown(id, name)).collect();
+            let holder = shown(&container.id, &container.name);
+            format!("several containers run as {}: {holder} was there first and has it; not used: {}", spec.netns, others.join(", "))
+        }));
         if *created {
             warnings.push(format!("{} was missing and has been created by the agent", spec.netns));
         }
@@ -178,6 +183,12 @@ fn warnings(world: World<'_>, wish: &Wish) -> Vec<String> {
         warnings.push("its key is not in the store any more; kept because removals are held back".to_owned());
     }
     warnings
+}
+
+/// A container as people know it: name and short id.
+fn shown(id: &str, name: &str) -> String {
+    let id: String = id.chars().take(12).collect();
+    format!("{} ({id})", name.escape_debug())
 }
 
 fn differing_ends(spec: &InterfaceSpec, other: &InterfaceSpec) -> Vec<String> {

@@ -4,6 +4,11 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
+/// The environment variable that makes a container a microservice, and names it.
+pub const MICROSERVICE_VARIABLE: &str = "MICROSERVICE_LABEL";
+/// Longest label of a microservice in bytes.
+pub const MICROSERVICE_LABEL_MAX: usize = 253;
+
 /// A namespace's identity: its cookie (`SO_NETNS_COOKIE`), never used twice between two boots. Names, paths, PIDs and inodes only
 /// refer to namespaces; inodes and PIDs are used again within seconds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

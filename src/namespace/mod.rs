@@ -6,6 +6,7 @@
 
 mod bindings;
 mod create;
+pub mod docker;
 mod place;
 mod process;
 mod resolve;
@@ -23,7 +24,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::model::{NetnsId, NetnsSlot, Reason};
+use crate::model::{NetnsId, NetnsSlot, Reason, Timestamp};
 
 /// A way to open a namespace again. It never blocks, and fails when the thing behind it is no longer the namespace it was made for as far
 /// as that can be told from outside; who opens compares the cookie.
@@ -54,6 +55,19 @@ impl fmt::Debug for NetnsHandle {
     }
 }
 
+/// A container that runs and holds a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    /// Its id.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// When it was started, by the runtime's clock.
+    pub started: Option<Timestamp>,
+    /// Ids and names of others that run with the same label.
+    pub others: Vec<(String, String)>,
+}
+
 /// What a tracker tells.
 #[derive(Clone, Debug)]
 pub enum NetnsEvent {
@@ -65,12 +79,14 @@ pub enum NetnsEvent {
         netns: NetnsHandle,
         /// The agent has just created the (named) namespace.
         created: bool,
+        /// The container that it belongs to, where a label was asked for.
+        container: Option<Arc<Container>>,
     },
     /// The slot leads nowhere; it is watched and may be bound later.
     Unbound {
         /// The slot.
         slot: NetnsSlot,
-        /// NAMESPACE_MISSING or MICROSERVICE_MISSING.
+        /// NAMESPACE_MISSING, MICROSERVICE_MISSING or DUPLICATE_LABEL.
         reason: Reason,
         /// What is missing, in one sentence.
         message: String,

@@ -8,17 +8,18 @@ use std::sync::Arc;
 use nix::sys::stat::fstat;
 
 use super::bindings::{Bindings, Writing};
+use super::docker::Roster;
 use super::place::{Place, Sight};
 use super::process::{self, Found, Process};
-use super::{NetnsHandle, OpenNetns, sys};
+use super::{Container, NetnsHandle, OpenNetns, sys};
 use crate::linux::netns_thread::{cookie_of, own_cookie};
 use crate::model::{NetnsId, NetnsRef, NetnsSlot, Reason};
 
 /// Where a slot leads.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// To this namespace.
-    Bound(NetnsHandle),
+    /// To this namespace, of this container where a label was asked for.
+    Bound(NetnsHandle, Option<Arc<Container>>),
     /// Nowhere for now.
     Unbound(Reason, String),
     /// To something that can never be used.
@@ -29,7 +30,7 @@ impl Answer {
     /// Whether both say the same to who listens.
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Bound(a), Self::Bound(b)) => a.id == b.id,
+            (Self::Bound(a, in_a), Self::Bound(b, in_b)) => a.id == b.id && in_a == in_b,
             (Self::Unbound(a, x), Self::Unbound(b, y)) | (Self::Refused(a, x), Self::Refused(b, y)) => a == b && x == y,
             _ => false,
         }
@@ -44,6 +45,8 @@ pub enum Target {
     Place(Arc<Place>, Option<u64>),
     /// A process.
     Process(i32, Writing, Fate),
+    /// A label: the roster of microservices answers.
+    Label(String),
 }
 
 /// What became of the process of a slot.
@@ -98,17 +101,11 @@ impl Resolver {
             };
         }
         match &slot.reference {
-            NetnsRef::Default => Target::Fixed(Answer::Bound(self.own.clone())),
+            NetnsRef::Default => Target::Fixed(Answer::Bound(self.own.clone(), None)),
             NetnsRef::Named(name) => place(Place::named(&self.folder, name)),
             NetnsRef::Pid(pid) => bad(format!("cannot be: {pid} is no process number")),
             NetnsRef::File(path) => place(self.file(path)),
-            NetnsRef::Microservice(label) => Target::Fixed(Answer::Unbound(
-                Reason::MicroserviceMissing,
-                format!(
-                    "container with MICROSERVICE_LABEL={} is not known: this version watches no container runtime",
-                    label.escape_debug()
-                ),
-            )),
+            NetnsRef::Microservice(label) => Target::Label(label.clone()),
         }
     }
 
@@ -118,13 +115,14 @@ impl Resolver {
         Place::file(path, &folders, &self.roots)
     }
 
-    /// Looks where the target leads. `None`: still where it led before.
+    /// Looks where the target leads. `None`: still where it led before, or nothing can be said yet.
     ///
     /// # Errors
     /// It cannot be told at the moment; what was known stays true until it can.
-    pub fn look(&mut self, slot: &NetnsSlot, target: &mut Target) -> io::Result<Option<Answer>> {
+    pub fn look(&mut self, roster: &Roster, slot: &NetnsSlot, target: &mut Target) -> io::Result<Option<Answer>> {
         match target {
             Target::Fixed(answer) => Ok(Some(answer.clone())),
+            Target::Label(label) => Ok(roster.answer(label)),
             Target::Place(place, mount) => {
                 if mount.is_some_and(|mount| place.still_shows(mount)) {
                     return Ok(None);
@@ -196,7 +194,7 @@ impl Resolver {
     fn answer(&self, slot: &NetnsSlot, ns: BorrowedFd<'_>, opener: Arc<dyn OpenNetns>) -> io::Result<Answer> {
         let handle = self.handle(ns, opener)?;
         if !handle.own {
-            return Ok(Answer::Bound(handle));
+            return Ok(Answer::Bound(handle, None));
         }
         let message = format!("{} is the agent's own; leave `namespace` out to mean the agent's own", slot.reference);
         Ok(Answer::Refused(Reason::OwnNamespace, message))

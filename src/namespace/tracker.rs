@@ -1,7 +1,7 @@
-//! The tracker of the agent's own, named, file and PID namespaces: options, requests, and the thread's beginning and end.
+//! The tracker of namespaces, however they are referred to: options, requests, and the thread's beginning and end.
 //!
-//! One thread of its own does everything (see `worker`), so calls return at once and nobody waits for a file system. Microservices
-//! are not followed here.
+//! One thread of its own does everything (see `worker`), so calls return at once and nobody waits for a file system. Of microservices it knows what
+//! the follower of the container runtime delivers.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,9 +14,10 @@ use std::time::Duration;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::bindings::Bindings;
+use super::docker::{Desk, News, Port, Roster};
 use super::resolve::Resolver;
 use super::search::Remembered;
-use super::worker::Worker;
+use super::worker::{Parts, Worker};
 use super::{NetnsHandle, NetnsSink, NetnsTracker};
 use crate::model::NetnsSlot;
 
@@ -35,6 +36,8 @@ pub struct TrackerOptions {
     pub file_roots: Vec<PathBuf>,
     /// Namespaces that an earlier run has used in this boot; searched at the start.
     pub remembered: Vec<Remembered>,
+    /// Where the container runtime is, in words; `None`: nobody follows one. Who does takes [`Tracker::runtime_port`].
+    pub runtime: Option<String>,
 }
 
 impl Default for TrackerOptions {
@@ -46,6 +49,7 @@ impl Default for TrackerOptions {
             runtime_dirs: vec![PathBuf::from("/run/docker/netns")],
             file_roots: vec![PathBuf::from("/run")],
             remembered: Vec::new(),
+            runtime: None,
         }
     }
 }
@@ -82,6 +86,8 @@ pub(super) enum Request {
     /// A named namespace was made (true), was there already (false), or cannot be made.
     Created(NetnsSlot, io::Result<bool>),
     CreatorDone,
+    /// What the container runtime told.
+    Runtime(News),
     Stop,
 }
 
@@ -104,6 +110,7 @@ impl Requests {
 /// Follows references to namespaces and tells where they lead. Stops when it is dropped.
 pub struct Tracker {
     requests: Requests,
+    desk: Arc<Desk>,
     own: NetnsHandle,
     last_check: Arc<AtomicU64>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -125,16 +132,25 @@ impl Tracker {
         let (queue, inbox) = mpsc::channel();
         let requests = Requests { queue, bell: bell.clone() };
         let last_check = Arc::new(AtomicU64::new(0));
-        let worker = Worker::new(options, resolver, sink, requests.clone(), last_check.clone()).map_err(StartError::Watch)?;
+        let desk = Arc::new(Desk::default());
+        let roster = Roster::new(options.runtime.clone(), desk.clone());
+        let parts = Parts { options, resolver, roster, sink, requests: requests.clone(), last_check: last_check.clone() };
+        let worker = Worker::new(parts).map_err(StartError::Watch)?;
         let thread =
             thread::Builder::new().name("netns-tracker".to_owned()).spawn(move || worker.run(&inbox, &bell)).map_err(StartError::Watch)?;
-        Ok(Arc::new(Self { requests, own, last_check, thread: Mutex::new(Some(thread)) }))
+        Ok(Arc::new(Self { requests, desk, own, last_check, thread: Mutex::new(Some(thread)) }))
     }
 
     /// The agent's own namespace.
     #[must_use]
     pub fn own(&self) -> NetnsHandle {
         self.own.clone()
+    }
+
+    /// Where the follower of the container runtime delivers.
+    #[must_use]
+    pub fn runtime_port(&self) -> Port {
+        Port::new(self.requests.clone(), self.desk.clone())
     }
 
     /// Asks for a report of every namespace that may hold links of an earlier run: [`super::NetnsEvent::Found`] for each, then

@@ -4,7 +4,7 @@
 //! `/proc/…/mountinfo` becoming ready; a watch on the folder's entries would tell the file's creation, up to 6 ms too early, and not the
 //! mount. What no mount tells (a FIFO removed, a process that appears or changes its namespace) the clock finds.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -19,6 +19,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 
 use super::bindings::Writing;
+use super::docker::Roster;
+use super::process::Process;
 use super::resolve::{Answer, Fate, Resolver, Target};
 use super::search::search;
 use super::tracker::{Request, Requests, TrackerOptions};
@@ -59,8 +61,8 @@ struct Watched {
 impl Watched {
     /// Whether only looking again can tell when this changes.
     fn needs_looks(&self) -> bool {
-        let over = matches!(self.target, Target::Fixed(_) | Target::Process(_, _, Fate::Ended));
-        !over && (self.unsure || !matches!(self.told, Some(Answer::Bound(_))))
+        let over = matches!(self.target, Target::Fixed(_) | Target::Label(_) | Target::Process(_, _, Fate::Ended));
+        !over && (self.unsure || !matches!(self.told, Some(Answer::Bound(..))))
     }
 }
 
@@ -76,6 +78,7 @@ enum Scope {
 pub(super) struct Worker {
     options: TrackerOptions,
     resolver: Resolver,
+    roster: Roster,
     sink: Arc<dyn NetnsSink>,
     requests: Requests,
     mounts: File,
@@ -95,18 +98,24 @@ pub(super) struct Worker {
     save_failed: bool,
 }
 
+/// What the thread works with.
+pub(super) struct Parts {
+    pub options: TrackerOptions,
+    pub resolver: Resolver,
+    pub roster: Roster,
+    pub sink: Arc<dyn NetnsSink>,
+    pub requests: Requests,
+    pub last_check: Arc<AtomicU64>,
+}
+
 impl Worker {
-    pub(super) fn new(
-        options: TrackerOptions,
-        resolver: Resolver,
-        sink: Arc<dyn NetnsSink>,
-        requests: Requests,
-        last_check: Arc<AtomicU64>,
-    ) -> io::Result<Self> {
+    pub(super) fn new(parts: Parts) -> io::Result<Self> {
         let now = Instant::now();
+        let Parts { options, resolver, roster, sink, requests, last_check } = parts;
         Ok(Self {
             options,
             resolver,
+            roster,
             sink,
             requests,
             mounts: File::open("/proc/thread-self/mountinfo")?,
@@ -165,7 +174,9 @@ impl Worker {
                 bound.push((slot.clone(), process.clone()));
             }
         }
-        polled.extend(bound.iter().map(|(_, process)| PollFd::new(process.pidfd(), PollFlags::POLLIN)));
+        let microservices: Vec<(String, Arc<Process>)> = self.roster.watched().map(|(id, process)| (id.clone(), process.clone())).collect();
+        let processes = bound.iter().map(|(_, process)| process).chain(microservices.iter().map(|(_, process)| process));
+        polled.extend(processes.map(|process| PollFd::new(process.pidfd(), PollFlags::POLLIN)));
         match poll(&mut polled, timeout.unwrap_or(PollTimeout::ZERO)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => {
@@ -177,6 +188,10 @@ impl Worker {
         self.mounts_changed |= fired(&polled[1]);
         let ended: Vec<bool> = polled[2..].iter().map(fired).collect();
         drop(polled);
+        for ((id, _), _) in microservices.iter().zip(&ended[bound.len()..]).filter(|(_, ended)| **ended) {
+            let labels = self.roster.died(id, &self.resolver);
+            self.look_at_labels(Some(labels));
+        }
         for ((slot, _), _) in bound.iter().zip(ended).filter(|(_, ended)| *ended) {
             if let Some(Watched { target: Target::Process(_, _, fate), .. }) = self.slots.get_mut(slot) {
                 *fate = Fate::Ended;
@@ -207,6 +222,10 @@ impl Worker {
             }
             Request::Created(slot, outcome) => self.created(&slot, outcome),
             Request::CreatorDone => self.creator = None,
+            Request::Runtime(news) => {
+                let labels = self.roster.take(news, &self.resolver);
+                self.look_at_labels(labels);
+            }
             Request::Stop => {}
         }
     }
@@ -262,8 +281,24 @@ impl Worker {
         }
     }
 
+    /// Looks at the slots of these labels; `None`: of all labels.
+    fn look_at_labels(&mut self, labels: Option<BTreeSet<String>>) {
+        let slot = |label| NetnsSlot::new(NetnsRef::Microservice(label), 0);
+        let slots: Vec<NetnsSlot> = match labels {
+            Some(labels) => labels.into_iter().map(slot).filter(|slot| self.slots.contains_key(slot)).collect(),
+            None => self.slots.keys().filter(|slot| matches!(slot.reference, NetnsRef::Microservice(_))).cloned().collect(),
+        };
+        for slot in &slots {
+            self.look(slot);
+        }
+    }
+
     fn look_at(&mut self, scope: Scope) {
         let start = Instant::now();
+        if matches!(scope, Scope::All | Scope::Paths) {
+            let labels = self.roster.look_at_files(&self.resolver);
+            self.look_at_labels(Some(labels));
+        }
         let wanted = |watched: &Watched| match scope {
             Scope::All => true,
             Scope::Paths => matches!(watched.target, Target::Place(..)),
@@ -281,7 +316,7 @@ impl Worker {
     /// Looks at one slot and tells what is new.
     fn look(&mut self, slot: &NetnsSlot) {
         let Some(watched) = self.slots.get_mut(slot).filter(|watched| watched.creation != Creation::Running) else { return };
-        let answer = match self.resolver.look(slot, &mut watched.target) {
+        let answer = match self.resolver.look(&self.roster, slot, &mut watched.target) {
             Ok(answer) => {
                 watched.unsure = false;
                 answer.or_else(|| watched.told.clone())
@@ -313,7 +348,7 @@ impl Worker {
                 *message = format!("{} does not exist and cannot be made: {error}; tried again every few seconds", slot.reference);
             }
             (was, answer) => {
-                created = *was == Creation::Made && matches!(answer, Answer::Bound(_));
+                created = *was == Creation::Made && matches!(answer, Answer::Bound(..));
                 watched.creation = Creation::No;
             }
         }
@@ -368,7 +403,7 @@ impl Worker {
 
 fn event(slot: NetnsSlot, answer: Answer, created: bool) -> NetnsEvent {
     match answer {
-        Answer::Bound(netns) => NetnsEvent::Bound { slot, netns, created },
+        Answer::Bound(netns, container) => NetnsEvent::Bound { slot, netns, created, container },
         Answer::Unbound(reason, message) => NetnsEvent::Unbound { slot, reason, message },
         Answer::Refused(reason, message) => NetnsEvent::Refused { slot, reason, message },
     }

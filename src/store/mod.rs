@@ -11,7 +11,6 @@ use std::time::SystemTime;
 use crate::model::Timestamp;
 use crate::model::key::INTERFACE_CONFIG_PREFIX;
 
-mod backoff;
 pub mod embedded;
 pub mod etcd;
 mod health;

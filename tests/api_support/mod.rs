@@ -13,13 +13,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use vnf_agent::api::context::now;
-use vnf_agent::api::{ApiOptions, Context, Serving, serve};
+use vnf_agent::api::{ApiOptions, Context, Serving, Surroundings, serve};
 use vnf_agent::configurator::published::{IndexEntry, Published, Requests};
 use vnf_agent::model::interface::MTU_DEFAULT;
 use vnf_agent::model::{
     AgentLabel, HostIfName, IfIndex, InterfaceAddress, InterfaceKind, InterfaceName, InterfaceSpec, InterfaceStatus, LinkId,
     NamespaceStatus, NetnsId, NetnsRef, Reason, State, Timestamp,
 };
+use vnf_agent::namespace::docker::RuntimeHealth;
 use vnf_agent::proto::agent as pb;
 use vnf_agent::proto::agent::config_service_client::ConfigServiceClient;
 use vnf_agent::proto::agent::status_service_client::StatusServiceClient;
@@ -110,8 +111,9 @@ pub fn parts(
 ) -> (watch::Sender<StoreHealth>, Arc<Context>) {
     let (health, receiver) = watch::channel(healthy(kind));
     let label = AgentLabel::new("vpp1").unwrap();
-    let context =
-        Context::new(label, published.clone(), store.clone(), requests.clone(), receiver, watch::channel(None).1, CancellationToken::new());
+    let docker = watch::channel(RuntimeHealth::off()).1;
+    let surroundings = Surroundings { store: receiver, publishing: watch::channel(None).1, docker };
+    let context = Context::new(label, published.clone(), store.clone(), requests.clone(), surroundings, CancellationToken::new());
     (health, context)
 }
 

@@ -104,6 +104,7 @@ fn place(world: World<'_>, wish: &Wish) -> Result<NetnsId, Verdict> {
         // A namespace that has not been read yet is as good as not resolved.
         Some(Resolution::Bound { netns, .. }) if world.observed.knows(netns.id) => Ok(netns.id),
         Some(Resolution::Bound { .. }) => Err(Verdict::Resolving),
+        Some(Resolution::Missing(reason @ Reason::DuplicateLabel, message)) => Err(Verdict::Failed(*reason, message.clone())),
         Some(Resolution::Missing(reason, message)) => {
             let waits_for = slot.reference.to_string();
             Err(Verdict::Pending(Waiting { reason: Some(*reason), message: message.clone(), waits_for: vec![waits_for] }))

@@ -73,7 +73,7 @@ impl FakeTracker {
         };
         let slot = slot.clone();
         self.inbox.netns_event(match host.names.get(name) {
-            Some(id) => NetnsEvent::Bound { slot, netns: self.world.handle(*id), created: false },
+            Some(id) => NetnsEvent::Bound { slot, netns: self.world.handle(*id), created: false, container: None },
             None => NetnsEvent::Unbound { slot, reason: Reason::NamespaceMissing, message: format!("namespace `{name}` is not there") },
         });
     }

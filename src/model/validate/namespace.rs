@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use super::Findings;
-use crate::model::netns::proc_pid;
+use crate::model::netns::{MICROSERVICE_LABEL_MAX, proc_pid};
 use crate::model::{NetnsRef, Reason};
 use crate::proto::ligato::{Namespace, namespace::Type};
 
@@ -13,8 +13,6 @@ use crate::proto::ligato::{Namespace, namespace::Type};
 const NAME_MAX: usize = 255;
 /// Longest path in bytes (`PATH_MAX` less the closing NUL).
 const PATH_MAX: usize = 4095;
-/// Longest label of a microservice in bytes.
-const LABEL_MAX: usize = 253;
 /// The kernel gives no larger PID (`PID_MAX_LIMIT`).
 const PID_MAX: u32 = 4_194_304;
 
@@ -98,7 +96,7 @@ fn pid(given: Option<u32>) -> Result<NetnsRef, String> {
 
 /// A label of a container: any text that can be shown and compared.
 fn label(text: &str) -> Result<String, String> {
-    plain(text, LABEL_MAX).map(str::to_owned)
+    plain(text, MICROSERVICE_LABEL_MAX).map(str::to_owned)
 }
 
 /// A name in the netns folder must stay in that folder.

@@ -12,9 +12,9 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::backoff::Backoff;
 use super::health::Reporter;
 use super::{ConfigStore, StoreError, StoreEvent, StoreFuture, StoreHealth, StoreIdentity, StoreSink, Versioned, WATCHED_PREFIXES, Write};
+use crate::backoff::Backoff;
 use file::{Change, StoreFile};
 
 /// Writes that the source may lag behind before it lists again instead.

@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use options::EtcdOptions;
 
-use super::backoff::chance;
 use super::health::Reporter;
 use super::{StoreError, StoreHealth, StoreSink, WATCHED_PREFIXES};
+use crate::backoff::chance;
 use link::Link;
 use source::Source;
 

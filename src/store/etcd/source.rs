@@ -15,7 +15,7 @@ use super::options::{CALL_LIMIT, Fingerprint};
 use super::pager::{DECODE_LIMIT, Pager, range_end};
 use super::versions::known_faults;
 use super::{Access, Timing};
-use crate::store::backoff::{Backoff, chance};
+use crate::backoff::{Backoff, chance};
 use crate::store::health::Reporter;
 use crate::store::{StoreEvent, StoreIdentity, StoreSink};
 

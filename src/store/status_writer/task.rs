@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{KEEP_EVERY, LEASE_SECONDS, LOOK_EVERY, LeasedStore, Shared};
+use crate::backoff::Backoff;
 use crate::store::StoreError;
-use crate::store::backoff::Backoff;
 
 /// Keys per transaction; etcd takes 128.
 const BATCH: usize = 100;

@@ -12,27 +12,27 @@ const LARGEST: Duration = Duration::from_millis(2500);
 
 /// Delays that grow from 100 ms to 5 s, until there is progress again.
 #[derive(Debug)]
-pub(super) struct Backoff(ExponentialBackoff);
+pub(crate) struct Backoff(ExponentialBackoff);
 
 impl Backoff {
     /// Begins with the shortest delay.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(ExponentialBuilder::new().with_jitter().with_min_delay(FIRST).with_max_delay(LARGEST).without_max_times().build())
     }
 
     /// The next delay.
-    pub(super) fn wait(&mut self) -> Duration {
+    pub(crate) fn wait(&mut self) -> Duration {
         self.0.next().unwrap_or(LARGEST)
     }
 
     /// There was progress: the next failure is a new one.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::new();
     }
 }
 
 /// A number below `end` by chance; good enough to spread a fleet, and for nothing secret.
-pub(super) fn chance(end: usize) -> usize {
+pub(crate) fn chance(end: usize) -> usize {
     let random = RandomState::new().build_hasher().finish();
     usize::try_from(random >> 32).unwrap_or(0) % end.max(1)
 }

@@ -1,0 +1,218 @@
+//! The microservices of this host: the book, the namespaces that were pinned for it, and the words for those who wait. Lives on the tracker's thread.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::book::{Book, Effects, Holder, Named, Run};
+use super::pin::{Pin, pin};
+use super::port::{Desk, News};
+use super::short;
+use crate::model::netns::MICROSERVICE_VARIABLE;
+use crate::model::{Reason, Timestamp};
+use crate::namespace::Container;
+use crate::namespace::process::Process;
+use crate::namespace::resolve::{Answer, Resolver};
+
+/// How the runtime stands, for the words.
+enum Link {
+    /// Nobody follows one.
+    Off,
+    /// Not heard of yet.
+    Starting,
+    Connected,
+    Away {
+        since: Timestamp,
+        why: String,
+    },
+}
+
+/// All microservices.
+pub struct Roster {
+    book: Book,
+    pins: HashMap<String, (Run, Pin)>,
+    desk: Arc<Desk>,
+    link: Link,
+    /// Where the runtime is: `unix:///var/run/docker.sock`.
+    endpoint: String,
+    /// The runtime's processes have the same numbers here: once seen, that does not change.
+    same_numbers: bool,
+    /// Labels of which a warning about several containers was logged, with those.
+    warned: HashMap<String, BTreeSet<String>>,
+}
+
+impl Roster {
+    /// An empty one; `endpoint` names the runtime, `None`: none is followed.
+    pub fn new(endpoint: Option<String>, desk: Arc<Desk>) -> Self {
+        let link = if endpoint.is_some() { Link::Starting } else { Link::Off };
+        let endpoint = endpoint.unwrap_or_default();
+        Self { book: Book::default(), pins: HashMap::new(), desk, link, endpoint, same_numbers: false, warned: HashMap::new() }
+    }
+
+    /// Takes what the runtime told; returns the labels whose answer may be another one now, `None` for all.
+    pub fn take(&mut self, news: News, resolver: &Resolver) -> Option<BTreeSet<String>> {
+        let was_settled = self.book.settled();
+        let effects = match news {
+            News::Listed(begun, ids) => self.book.listed(begun, &ids),
+            News::Inspected(begun, id, facts) => self.book.inspected(begun, &id, facts),
+            News::Unanswered(id) => self.book.unanswered(&id),
+            News::Touched(id) => self.book.touched(&id),
+            News::Ended(id, at) => self.book.ended(&id, at),
+            News::Connected => return self.turn(Link::Connected),
+            News::Away(why) => {
+                let effects = self.book.away();
+                self.carry_out(effects, resolver);
+                // The first reason of an outage is told; the attempts to reconnect may fail in other ways.
+                let already = matches!(self.link, Link::Away { .. });
+                return if already { Some(BTreeSet::new()) } else { self.turn(Link::Away { since: SystemTime::now().into(), why }) };
+            }
+        };
+        let labels = self.carry_out(effects, resolver);
+        if self.book.settled() == was_settled { Some(labels) } else { None }
+    }
+
+    fn turn(&mut self, link: Link) -> Option<BTreeSet<String>> {
+        let same = matches!((&self.link, &link), (Link::Connected, Link::Connected));
+        self.link = link;
+        if same { Some(BTreeSet::new()) } else { None }
+    }
+
+    /// Does what the book asks for; returns the labels that were touched.
+    fn carry_out(&mut self, mut effects: Effects, resolver: &Resolver) -> BTreeSet<String> {
+        for id in &effects.over {
+            if self.pins.get(id).is_some_and(|(run, _)| self.book.run(id) != Some(*run)) {
+                self.pins.remove(id);
+            }
+        }
+        for id in std::mem::take(&mut effects.pin) {
+            let Some((run, sandbox)) = self.book.to_pin(&id) else { continue };
+            let outcome = pin(resolver, run, sandbox.as_deref(), self.same_numbers).map(|pin| {
+                let outline = pin.outline();
+                self.same_numbers |= pin.process.is_some() && pin.sandbox.is_some();
+                self.pins.insert(id.clone(), (run, pin));
+                outline
+            });
+            let more = self.book.pinned(&id, run, outcome);
+            effects.ask.extend(more.ask);
+            effects.labels.extend(more.labels);
+        }
+        self.desk.set_clock(self.book.clock());
+        self.desk.ask(effects.ask);
+        self.warn(&effects.labels);
+        effects.labels
+    }
+
+    /// Processes whose end is a run's end.
+    pub fn watched(&self) -> impl Iterator<Item = (&String, &Arc<Process>)> {
+        self.pins.iter().filter_map(|(id, (_, pin))| Some((id, pin.process.as_ref()?)))
+    }
+
+    /// The process of this container's run has ended.
+    pub fn died(&mut self, id: &str, resolver: &Resolver) -> BTreeSet<String> {
+        let Some((run, _)) = self.pins.remove(id) else { return BTreeSet::new() };
+        let effects = self.book.died(id, run);
+        self.carry_out(effects, resolver)
+    }
+
+    /// Looks whether sandbox files went away, where no process tells of the end.
+    pub fn look_at_files(&mut self, resolver: &Resolver) -> BTreeSet<String> {
+        let over: Vec<String> =
+            self.pins.iter().filter(|(_, (_, pin))| pin.process.is_none() && pin.is_over()).map(|(id, _)| id.clone()).collect();
+        over.iter().flat_map(|id| self.died(id, resolver)).collect()
+    }
+
+    /// Where a label leads; `None`: that is not known yet.
+    pub fn answer(&self, label: &str) -> Option<Answer> {
+        if !matches!(self.link, Link::Off) && !self.book.settled() {
+            return None;
+        }
+        let shown = label.escape_debug();
+        let missing = |message: String| Answer::Unbound(Reason::MicroserviceMissing, message);
+        Some(match self.book.holder(label) {
+            Holder::Nobody => missing(self.nobody(label)),
+            Holder::Held(first, others) => match self.pins.get(&first.id) {
+                Some((_, pin)) => Answer::Bound(pin.handle.clone(), Some(Arc::new(container(&first, &others)))),
+                None => missing(self.nobody(label)),
+            },
+            Holder::InOwn(first) => {
+                let message = format!(
+                    "microservice `{shown}` is container {}, which is in the agent's own namespace (`--network host`); leave `namespace` out to mean the agent's own",
+                    short(&first)
+                );
+                Answer::Refused(Reason::OwnNamespace, message)
+            }
+            Holder::Unreachable(first, why) => missing(format!(
+                "container {} runs with {MICROSERVICE_VARIABLE}={shown}, but its namespace cannot be opened: {why}; the agent needs the host's \
+                 process numbers or the runtime's sandbox files",
+                short(&first)
+            )),
+            Holder::Tie(all) => {
+                let all: Vec<String> = all.iter().map(short).collect();
+                let message = format!(
+                    "containers {} run with {MICROSERVICE_VARIABLE}={shown} and were started at the same moment: it cannot be told which was first; \
+                     stop all but one",
+                    all.join(" and ")
+                );
+                Answer::Unbound(Reason::DuplicateLabel, message)
+            }
+        })
+    }
+
+    fn nobody(&self, label: &str) -> String {
+        let shown = label.escape_debug();
+        let mut message = format!("no running container has {MICROSERVICE_VARIABLE}={shown}");
+        // Writing to a string cannot fail.
+        let _ = match &self.link {
+            Link::Connected | Link::Starting => Ok(()),
+            Link::Off => write!(message, ": no container runtime is watched (`--docker-host` is off)"),
+            Link::Away { since, why } => {
+                write!(
+                    message,
+                    " as far as is known: the container runtime has not been reachable at {} since {since}: {why}",
+                    self.endpoint
+                )
+            }
+        };
+        message
+    }
+
+    /// One line in the log when several containers run with one label, and when others do.
+    fn warn(&mut self, labels: &BTreeSet<String>) {
+        for label in labels {
+            let (holder, others) = match self.book.holder(label) {
+                Holder::Held(first, others) if !others.is_empty() => (Some(first), others),
+                Holder::Tie(all) => (None, all),
+                _ => {
+                    self.warned.remove(label);
+                    continue;
+                }
+            };
+            let all: BTreeSet<String> = holder.iter().chain(&others).map(|named| named.id.clone()).collect();
+            if self.warned.get(label) == Some(&all) {
+                continue;
+            }
+            self.warned.insert(label.clone(), all);
+            let others: Vec<String> = others.iter().map(|named| format!("{} ({})", named.id, named.name.escape_debug())).collect();
+            let label = label.escape_debug();
+            match holder {
+                Some(holder) => tracing::warn!(
+                    %label, holder = %holder.id, name = %holder.name.escape_debug(), others = others.join(", "),
+                    "several containers run with one MICROSERVICE_LABEL; the one that was there first has it until it ends"
+                ),
+                None => {
+                    tracing::warn!(%label, containers = others.join(", "), "containers with one MICROSERVICE_LABEL were started at the same moment")
+                }
+            }
+        }
+    }
+}
+
+fn container(first: &Named, others: &[Named]) -> Container {
+    Container {
+        id: first.id.clone(),
+        name: first.name.clone(),
+        started: first.started.map(|nanos| Timestamp(nanos / 1_000_000)),
+        others: others.iter().map(|other| (other.id.clone(), other.name.clone())).collect(),
+    }
+}
