@@ -40,6 +40,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let panics = panics::watch();
     raise_file_limit();
+    for refused in &config.node.refused_rules {
+        tracing::warn!("{refused}");
+    }
     let own = netns_thread::own_cookie().context("learn which network namespace this is (Linux 5.14 or later is needed)")?;
     let state_dir = StateDir::open(&config.state_dir, &config.label, own)?;
     let inbox = Inbox::new();

@@ -15,10 +15,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
-
 use crate::config::sources::Resolved;
-use crate::model::AgentLabel;
+use crate::model::{AgentLabel, BypassRule, BypassRuleError, Datapath, OvsdbTarget};
 use crate::telemetry::LogFormat;
 
 /// Everything that can be configured.
@@ -151,21 +149,12 @@ pub enum Adopt {
 /// Open vSwitch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OvsConfig {
-    /// Path of the database's socket.
-    pub db_socket: PathBuf,
+    /// Where the database listens.
+    pub db: OvsdbTarget,
     /// The bridge.
     pub bridge: String,
     /// Datapath of a bridge that is made.
     pub datapath: Datapath,
-}
-
-/// Datapath of a bridge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Datapath {
-    /// The kernel's.
-    System,
-    /// User space.
-    Netdev,
 }
 
 /// The external node.
@@ -179,41 +168,8 @@ pub struct NodeConfig {
     pub namespace: String,
     /// Traffic that no policy may stop.
     pub bypass_rules: Vec<BypassRule>,
-}
-
-/// Traffic that no policy may stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BypassRule {
-    /// Which way, seen from the host.
-    pub direction: Direction,
-    /// Which protocol.
-    pub protocol: Protocol,
-    /// The other side's network.
-    pub cidr: IpNet,
-    /// The port; `None`: all.
-    pub port: Option<u16>,
-}
-
-/// Direction of traffic, seen from the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Towards the host.
-    Ingress,
-    /// From the host.
-    Egress,
-}
-
-/// Protocol of a bypass rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// ICMP, of the network's family.
-    Icmp,
-    /// Everything.
-    Ip,
+    /// Rules for such traffic that say something impossible; the others are used all the same.
+    pub refused_rules: Vec<Problem>,
 }
 
 /// One thing that is wrong, in one sentence.
@@ -380,28 +336,29 @@ impl Reader {
     }
 
     fn ovs(&mut self) -> Option<OvsConfig> {
-        let db_socket = self.get("ovs-db", values::unix_path);
+        let db = self.get("ovs-db", |text| OvsdbTarget::parse(text).map_err(|rule| rule.to_string()));
         let bridge = self.get("ovs-bridge", values::link_name);
         let datapath = self.get("ovs-datapath", |t| values::word(t, &[("system", Datapath::System), ("netdev", Datapath::Netdev)]));
-        Some(OvsConfig { db_socket: db_socket?, bridge: bridge?, datapath: datapath? })
+        Some(OvsConfig { db: db?, bridge: bridge?, datapath: datapath? })
     }
 
     fn node(&mut self, label: Option<&AgentLabel>) -> Option<NodeConfig> {
         let confirm_timeout = self.get("node-confirm-timeout", values::duration);
         let name = if self.is_set("node-name") { self.get("node-name", values::object_name) } else { label.map(ToString::to_string) };
         let namespace = self.get("node-namespace", values::object_name);
-        let mut bypass_rules = Vec::new();
+        let (mut bypass_rules, mut refused_rules) = (Vec::new(), Vec::new());
         for (index, table) in std::mem::take(&mut self.resolved.rules).iter().enumerate() {
             match values::bypass_rule(table) {
                 Ok(rule) => bypass_rules.push(rule),
-                Err((key, value, rule)) => {
+                // One bad rule must not keep the agent, and with it the other rules, from working.
+                Err(BypassRuleError { field, value, rule }) => {
                     let (value, source) = (value.escape_debug(), &table.source);
-                    let option = format!("external_node.policy_bypass_rules[{index}].{key}");
-                    self.problems.push(Problem(format!("option `{option}`: value `{value}` ({source}) {rule}")));
+                    let option = format!("external_node.policy_bypass_rules[{index}].{field}");
+                    refused_rules.push(Problem(format!("option `{option}`: value `{value}` ({source}) {rule}; the rule is left out")));
                 }
             }
         }
-        Some(NodeConfig { confirm_timeout: confirm_timeout?, name: name?, namespace: namespace?, bypass_rules })
+        Some(NodeConfig { confirm_timeout: confirm_timeout?, name: name?, namespace: namespace?, bypass_rules, refused_rules })
     }
 }
 

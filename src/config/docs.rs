@@ -31,6 +31,9 @@ protocol = \"tcp\"            # tcp, udp, icmp or ip
 cidr = \"192.0.2.0/24\"       # the other side, IPv4 or IPv6, with its prefix length
 port = 22                   # 1 to 65535, for tcp and udp only; left out: all ports
 ```
+
+A rule that says something impossible (a network without a prefix length, a port with icmp) is named in the log with its line and reason when the
+agent starts; the other rules are used.
 ";
 
 /// The text of `docs/config.md`.

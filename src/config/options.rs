@@ -112,7 +112,13 @@ pub const OPTIONS: [OptionSpec; 29] = [
         "create|wait",
         "Whether a named namespace that is missing is created when its key is first seen, or waited for",
     ),
-    option("ovs-db", &["VNF_AGENT_OVS_DB"], Some("unix:/var/run/openvswitch/db.sock"), "URL", "Open vSwitch database (external node only)"),
+    option(
+        "ovs-db",
+        &["VNF_AGENT_OVS_DB"],
+        Some("unix:/var/run/openvswitch/db.sock"),
+        "URL",
+        "Open vSwitch database, unix:/path or tcp:host:port (external node only)",
+    ),
     option("ovs-bridge", &["VNF_AGENT_OVS_BRIDGE"], Some("br-int"), "NAME", "Bridge that NICs are put behind (external node only)"),
     option(
         "ovs-datapath",

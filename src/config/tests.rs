@@ -35,7 +35,7 @@ fn defaults() {
     assert_eq!(config.docker_socket, Some("/var/run/docker.sock".into()));
     assert_eq!(config.netns_dir, PathBuf::from("/var/run/netns"));
     assert_eq!((config.named_netns, config.adopt), (NamedNetns::Create, Adopt::FirstStart));
-    assert_eq!(config.ovs.db_socket, PathBuf::from("/var/run/openvswitch/db.sock"));
+    assert_eq!(config.ovs.db.to_string(), "unix:/var/run/openvswitch/db.sock");
     assert_eq!((config.ovs.bridge.as_str(), config.ovs.datapath), ("br-int", Datapath::System));
     assert_eq!((config.node.confirm_timeout, config.node.name.as_str()), (Duration::from_secs(60), "vpp1"));
     assert_eq!((config.ipv6_dad, config.extra_addresses), (false, ExtraAddresses::Keep));
@@ -95,6 +95,7 @@ fn values_that_cannot_be_used() {
         ("--http-listen", "example.com:80"),
         ("--docker-host", "tcp://10.0.0.1:2375"),
         ("--named-netns", "Create"),
+        ("--ovs-db", "tcp:host"),
         ("--ovs-bridge", "a bridge with a long name"),
         ("--ovs-datapath", "dpdk"),
         ("--node-confirm-timeout", "0s"),
@@ -151,34 +152,37 @@ fn unknown_keys_are_named_with_their_line() {
     assert!(said[0].starts_with("configuration file /nowhere/x.toml cannot be read"), "{said:?}");
 }
 
-fn rule(lines: &str) -> Result<Config, ConfigError> {
-    let (_file, path) = file(&format!("[[external_node.policy_bypass_rules]]\n{lines}"));
-    load(&["--config", &path], &[])
-}
-
+/// C86: each bad rule is named with its line and reason; the good ones around it are used.
 #[test]
 fn bypass_rules() {
-    let good = "direction='ingress'\nprotocol='tcp'\ncidr='192.0.2.7/24'\nport=22\n\
-                [[external_node.policy_bypass_rules]]\ndirection='egress'\nprotocol='icmp'\ncidr='::/0'\n";
-    let rules = rule(good).unwrap().node.bypass_rules;
-    let first =
-        BypassRule { direction: Direction::Ingress, protocol: Protocol::Tcp, cidr: "192.0.2.0/24".parse().unwrap(), port: Some(22) };
-    assert_eq!(rules[0], first);
-    assert_eq!((rules[1].protocol, rules[1].cidr.to_string().as_str(), rules[1].port), (Protocol::Icmp, "::/0", None));
-    for (direction, protocol, cidr, port, key) in [
-        ("in", "tcp", "::/0", "", "direction"),
-        ("ingress", "tcpp", "::/0", "", "protocol"),
-        ("ingress", "tcp", "1.1.1.1", "", "cidr"),
-        ("ingress", "tcp", "1.1.1.1/33", "", "cidr"),
-        ("ingress", "icmp", "::/0", "port=1", "port"),
-        ("ingress", "tcp", "::/0", "port=0", "port"),
-        ("ingress", "tcp", "::/0", "port=70000", "port"),
-        ("ingress", "tcp", "", "", "cidr"),
-    ] {
-        let said = problems(rule(&format!("direction='{direction}'\nprotocol='{protocol}'\ncidr='{cidr}'\n{port}\n")));
-        assert_eq!(said.len(), 1);
-        assert!(said[0].contains(&format!("policy_bypass_rules[0].{key}`")), "{said:?}");
+    let rules: Vec<String> = [
+        "direction='ingress'\nprotocol='tcp'\ncidr='192.0.2.7/24'\nport=22",
+        "direction='ingress'\nprotocol='tcp'\ncidr='1.1.1.1'",
+        "direction='ingress'\nprotocol='tcp'\ncidr='1.1.1.1/33'",
+        "direction='egress'\nprotocol='icmp'\ncidr='::/0'",
+        "direction='egress'\nprotocol='tcpp'\ncidr='::/0'",
+        "direction='egress'\nprotocol='icmp'\ncidr='::/0'\nport=1",
+        "direction='egress'\nprotocol='tcp'\ncidr='::/0'\nport=0",
+        "direction='egress'\nprotocol='tcp'\ncidr='::/0'\nport=70000",
+        "protocol='tcp'\ncidr='::/0'",
+        "direction='egress'\nprotocol='udp'\ncidr='2001:db8::/32'\nport=53",
+    ]
+    .map(|rule| format!("[[external_node.policy_bypass_rules]]\n{rule}\n"))
+    .to_vec();
+    let (_file, path) = file(&rules.concat());
+    let node = load(&["--config", &path], &[]).unwrap().node;
+    let used: Vec<String> = node.bypass_rules.iter().map(ToString::to_string).collect();
+    assert_eq!(used, ["ingress tcp 192.0.2.0/24 port 22", "egress icmp ::/0", "egress udp 2001:db8::/32 port 53"]);
+    let refused: Vec<String> = node.refused_rules.iter().map(ToString::to_string).collect();
+    let wanted = [(1, "cidr"), (2, "cidr"), (4, "protocol"), (5, "port"), (6, "port"), (7, "port"), (8, "direction")];
+    assert_eq!(refused.len(), wanted.len(), "{refused:#?}");
+    for ((index, field), said) in wanted.iter().zip(&refused) {
+        assert!(said.contains(&format!("policy_bypass_rules[{index}].{field}`")) && said.contains(", line "), "{said}");
     }
+    assert!(refused[1].contains("value `1.1.1.1/33`") && refused[1].contains("must be a network"), "{}", refused[1]);
+    // A key that nobody knows is still an error of the whole file.
+    let (_file, path) = file("[[external_node.policy_bypass_rules]]\nsport = 1\n");
+    assert!(problems(load(&["--config", &path], &[]))[0].contains("unknown key `sport`"));
 }
 
 #[test]

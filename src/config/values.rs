@@ -1,15 +1,13 @@
 //! Readers of single values. Each error is the rule, as a phrase that follows the value.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use tonic::codegen::http::Uri;
 
 use crate::config::file::RuleTable;
-use crate::config::{BypassRule, Direction, Protocol};
-use crate::model::{AgentLabel, HostIfName};
+use crate::model::{AgentLabel, BypassRule, BypassRuleError, HostIfName};
 
 type Rule<T> = Result<T, String>;
 
@@ -127,31 +125,8 @@ pub fn log_filter(text: &str) -> Rule<String> {
     tracing_subscriber::EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|e| format!("{rule} ({e})"))
 }
 
-/// A bypass rule; the error names the key at fault.
-pub fn bypass_rule(table: &RuleTable) -> Result<BypassRule, (&'static str, String, String)> {
-    let get = |key: &'static str| table.values.get(key).map(String::as_str).unwrap_or_default();
-    let bad = |key: &'static str, rule: String| (key, get(key).to_owned(), rule);
-    let direction = word(get("direction"), &[("ingress", Direction::Ingress), ("egress", Direction::Egress)]);
-    let direction = direction.map_err(|rule| bad("direction", rule))?;
-    let protocols = [("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("icmp", Protocol::Icmp), ("ip", Protocol::Ip)];
-    let protocol = word(get("protocol"), &protocols).map_err(|rule| bad("protocol", rule))?;
-    let cidr = cidr(get("cidr")).map_err(|rule| bad("cidr", rule))?;
-    let port = match (get("port"), protocol) {
-        ("", _) => None,
-        (text, Protocol::Tcp | Protocol::Udp) => {
-            let port = text.parse::<u16>().ok().filter(|port| *port > 0);
-            Some(port.ok_or_else(|| bad("port", "must be 1 to 65535; leave it out for all ports".to_owned()))?)
-        }
-        (_, Protocol::Icmp | Protocol::Ip) => return Err(bad("port", "goes with protocol `tcp` or `udp` only".to_owned())),
-    };
-    Ok(BypassRule { direction, protocol, cidr, port })
-}
-
-/// A network; leading zeros, which some readers take for octal, are refused by the address parser of the standard library.
-fn cidr(text: &str) -> Rule<IpNet> {
-    let rule = || "must be a network with its prefix length, as in `192.0.2.0/24` or `2001:db8::/32`".to_owned();
-    let (ip, length) = text.split_once('/').ok_or_else(rule)?;
-    let ip: IpAddr = ip.parse().map_err(|_| rule())?;
-    let length: u8 = length.parse().map_err(|_| rule())?;
-    IpNet::new(ip, length).map(|net| net.trunc()).map_err(|_| rule())
+/// A bypass rule; the error names the field at fault.
+pub fn bypass_rule(table: &RuleTable) -> Result<BypassRule, BypassRuleError> {
+    let get = |key: &str| table.values.get(key).map(String::as_str).unwrap_or_default();
+    BypassRule::parse(get("direction"), get("protocol"), get("cidr"), get("port"))
 }

@@ -4,6 +4,7 @@
 //! value that exists here is a legal one: the constructors refuse the rest.
 
 pub mod address;
+pub mod bypass;
 pub mod decode;
 pub mod interface;
 pub mod key;
@@ -15,6 +16,7 @@ pub mod nic;
 pub mod node;
 pub mod node_status;
 pub mod observed;
+pub mod ovs;
 pub mod owner;
 pub mod request;
 pub mod state;
@@ -23,6 +25,7 @@ pub mod time;
 pub mod validate;
 
 pub use address::InterfaceAddress;
+pub use bypass::{BypassRule, BypassRuleError, Direction, Protocol};
 pub use decode::{Decoded, DecodedNode, Outline, decode_interface, decode_node};
 pub use interface::{InterfaceKind, InterfaceSpec, TapMode, TapSpec};
 pub use key::ConfigKey;
@@ -33,6 +36,7 @@ pub use netns::{NetnsId, NetnsRef, NetnsSlot};
 pub use node::{EntityName, NicSelector, NodeSpec};
 pub use node_status::{ExternalEntityReference, NodeInterfaceStatus, NodeStatus, Phase};
 pub use observed::{IfIndex, LinkId, LinkKind, ObservedAddress, ObservedLink, OperState, PeerLink};
+pub use ovs::{Datapath, OvsdbTarget};
 pub use owner::{MarkKind, Owner};
 pub use request::{ExpectedMark, LinkChange, NewAddress, NewLink, RestoredAddress};
 pub use state::{FieldError, Reason, State};
