@@ -14,6 +14,7 @@ pub mod external_node;
 pub mod linux;
 pub mod model;
 pub mod namespace;
+pub mod ovs;
 pub mod panics;
 pub mod proto;
 pub mod state_dir;

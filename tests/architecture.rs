@@ -103,6 +103,13 @@ const RULES: &[Rule] = &[
         why: "the edges tell the configurator through sink traits of their own and know nobody above them",
     },
     Rule {
+        files: &["ovs/"],
+        except: &[],
+        forbidden: &["crate", "tokio"],
+        allowed: &["crate::ovs", "crate::model", "crate::backoff"],
+        why: "Open vSwitch is a library of its own: it knows the model, and blocks its caller",
+    },
+    Rule {
         files: &["configurator/"],
         except: &[],
         forbidden: &["etcd_client", "redb", "tonic", "axum", "crate::api", "crate::cli", "crate::store::etcd", "crate::store::embedded"],
@@ -358,6 +365,7 @@ mod tests {
             ("configurator/plan.rs", "\nuse crate::{\n    model::X,\n    linux::{Kernel, Y},\n};", "3: uses `crate::linux::Kernel`"),
             ("configurator/plan/veth.rs", "fn f() { tracing::info!(1); }", "2: uses `tracing::info`"),
             ("configurator/plan/veth.rs", "use crate::configurator::retry::Retries;", "2: uses `crate::configurator::retry::Retries`"),
+            ("ovs/x.rs", "use crate::linux::Kernel;", "2: uses `crate::linux::Kernel`"),
             ("linux/x.rs", "use crate::configurator::book::Book;", "2: uses `crate::configurator::book::Book`"),
             ("configurator/pass.rs", "use crate::store::etcd::Source;", "2: uses `crate::store::etcd::Source`"),
             ("configurator/pass.rs", "fn f() { etcd_client::Client::x() }", "2: uses `etcd_client::Client::x`"),

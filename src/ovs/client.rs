@@ -1,0 +1,286 @@
+//! [`Switch`] on a real database: what is asked in which transaction, and what its answer means.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::message;
+use super::rows::Rows;
+use super::session::{CallError, Session, SessionOptions, SessionSink};
+use super::transaction::{self, Guard, NewPair, OPENFLOW, Refusal, Transaction};
+use super::view::{self, BridgeView, OfPort, OvsEvent, OvsSink, PairView, PortState, PortView, SwitchView};
+use super::{Failing, Notes, OvsError, RowId, Switch};
+use crate::model::{AgentLabel, Datapath, MacAddr, OvsdbTarget};
+
+/// How the database is reached, and what of it is ours.
+#[derive(Clone, Debug)]
+pub struct OvsOptions {
+    /// Where the server listens.
+    pub target: OvsdbTarget,
+    /// Whose ports they are.
+    pub label: AgentLabel,
+    /// The bridge.
+    pub bridge: String,
+    /// How long an answer may take, and a connection to come about.
+    pub call_limit: Duration,
+    /// How long the server may be silent before it is asked whether it is there; it counts as lost after three times that.
+    pub probe_interval: Duration,
+}
+
+impl OvsOptions {
+    /// With the usual patience: 5 s each.
+    #[must_use]
+    pub fn new(target: OvsdbTarget, label: AgentLabel, bridge: String) -> Self {
+        let usual = Duration::from_secs(5);
+        Self { target, label, bridge, call_limit: usual, probe_interval: usual }
+    }
+}
+
+/// The real [`Switch`]. Dropping it closes the connection; nothing in Open vSwitch changes by that.
+pub struct OvsClient {
+    session: Session,
+    options: OvsOptions,
+    lock: String,
+}
+
+impl OvsClient {
+    /// Begins to connect, and to tell events to `sink`.
+    ///
+    /// # Errors
+    /// No thread can be had. That the database is not reachable is an event.
+    pub fn start(options: OvsOptions, sink: Arc<dyn OvsSink>) -> io::Result<Self> {
+        let lock = transaction::lock_name(&options.label);
+        let session = SessionOptions {
+            target: options.target.clone(),
+            lock: lock.clone(),
+            probe_interval: options.probe_interval,
+            connect_limit: options.call_limit,
+        };
+        let follower = Follower { label: options.label.clone(), bridge: options.bridge.clone(), last: SwitchView::default(), sink };
+        Ok(Self { session: Session::start(session, follower)?, options, lock })
+    }
+
+    /// Makes a transaction.
+    fn transact(&self, attempted: &str, transaction: &Transaction) -> Result<Vec<Value>, OvsError> {
+        let attempted = || attempted.to_owned();
+        let request = |id| message::transact(id, transaction.operations());
+        let answer = self.session.call(request, self.options.call_limit).map_err(|error| match error {
+            CallError::Unreachable(cause) => OvsError::Unreachable { attempted: attempted(), cause },
+            CallError::Unknown(cause) => OvsError::Unknown { attempted: attempted(), cause },
+            CallError::Refused(cause) => OvsError::Refused { attempted: attempted(), cause },
+        })?;
+        let outcome = transaction.outcome(&answer).map_err(|odd| OvsError::Unknown { attempted: attempted(), cause: odd.to_string() })?;
+        outcome.map_err(|refusal| match refusal {
+            Refusal::Guard(Guard::Free(name)) => OvsError::Taken { attempted: attempted(), name },
+            Refusal::Guard(Guard::BridgeThere) => OvsError::NoBridge { attempted: attempted(), bridge: self.options.bridge.clone() },
+            Refusal::Guard(Guard::BridgeMissing) => OvsError::Taken { attempted: attempted(), name: self.options.bridge.clone() },
+            Refusal::Guard(Guard::PortThere(port)) => OvsError::NoPort { attempted: attempted(), port },
+            Refusal::Guard(Guard::Lock) => {
+                OvsError::Refused { attempted: attempted(), cause: "another agent of this label writes to it".to_owned() }
+            }
+            Refusal::Server(cause) => OvsError::Refused { attempted: attempted(), cause },
+        })
+    }
+
+    /// Something of the rows, as they are after everything that was asked before.
+    fn fresh<T>(&self, attempted: &str, read: impl FnOnce(&Rows) -> T) -> Result<T, OvsError> {
+        let unreachable = |cause| OvsError::Unreachable { attempted: attempted.to_owned(), cause };
+        self.transact(attempted, &transaction::barrier(&self.lock)).map_err(|error| match error {
+            // A reading that was not answered changed nothing.
+            OvsError::Unknown { cause, .. } => unreachable(cause),
+            other => other,
+        })?;
+        // The server tells changes before it answers.
+        self.session.rows(read).map_err(unreachable)
+    }
+
+    fn view(&self, rows: &Rows) -> SwitchView {
+        view::view(rows, &self.options.label, &self.options.bridge)
+    }
+
+    fn ours(&self, rows: &Rows) -> SwitchView {
+        view::ours(rows, &self.options.label, &self.options.bridge)
+    }
+
+    fn pair(&self, attempted: &str, host: &str) -> Result<PairView, OvsError> {
+        self.fresh(attempted, |rows| self.ours(rows).pairs.remove(host).unwrap_or_default())
+    }
+
+    fn create_bridge(&self, attempted: &str, datapath: Datapath) -> Result<(), OvsError> {
+        let made = self.transact(attempted, &transaction::create_bridge(&self.lock, &self.options.bridge, datapath));
+        match made {
+            Err(OvsError::Taken { attempted, name }) => {
+                // Somebody else may have made this very bridge just now.
+                let there = self.fresh(&attempted, |rows| rows.bridge(&self.options.bridge).is_some())?;
+                if there { Ok(()) } else { Err(OvsError::Taken { attempted, name }) }
+            }
+            other => other.map(drop),
+        }
+    }
+
+    /// Waits for `probe`; its `Err` says what it still waits for.
+    fn wait<T>(&self, attempted: &str, limit: Duration, mut probe: impl FnMut(&Rows) -> Waiting<T>) -> Result<T, OvsError> {
+        let mut last = None;
+        let found = self.session.wait(limit, |rows| match probe(rows) {
+            Waiting::Done(value) => Some(Ok(value)),
+            Waiting::Ended(error) => Some(Err(error)),
+            Waiting::For(what) => {
+                last = Some(what);
+                None
+            }
+        });
+        match (found, self.session.rows(|_| ())) {
+            (Some(found), _) => found,
+            (None, Err(cause)) => Err(OvsError::Unreachable { attempted: attempted.to_owned(), cause }),
+            (None, Ok(())) => {
+                let last = last.unwrap_or_else(|| "nothing was seen".to_owned());
+                Err(OvsError::NotYet { attempted: attempted.to_owned(), limit, last })
+            }
+        }
+    }
+}
+
+/// What a waiting probe found.
+enum Waiting<T> {
+    Done(T),
+    Ended(OvsError),
+    For(String),
+}
+
+impl Switch for OvsClient {
+    fn read(&self) -> Result<SwitchView, OvsError> {
+        self.fresh("read the ports", |rows| self.view(rows))
+    }
+
+    fn ensure_bridge(&self, datapath: Datapath) -> Result<BridgeView, OvsError> {
+        let bridge = &self.options.bridge;
+        let attempted = format!("make the bridge `{bridge}`");
+        let (empty, there) = self.fresh(&attempted, |rows| (rows.progress().is_none(), rows.bridge(bridge).is_some()))?;
+        if empty {
+            let cause = "it has not been initialised (`ovs-vsctl init` does that)".to_owned();
+            return Err(OvsError::Refused { attempted, cause });
+        }
+        if !there {
+            self.create_bridge(&attempted, datapath)?;
+        }
+        let missing = || OvsError::NoBridge { attempted: attempted.clone(), bridge: bridge.clone() };
+        let found = self.fresh(&attempted, |rows| self.ours(rows).bridge)?.ok_or_else(missing)?;
+        if found.protocols.is_empty() || found.protocols.contains(OPENFLOW) {
+            return Ok(found);
+        }
+        let attempted = format!("let the bridge `{bridge}` speak {OPENFLOW}");
+        self.transact(&attempted, &transaction::add_protocol(&self.lock, bridge))?;
+        self.fresh(&attempted, |rows| self.ours(rows).bridge)?.ok_or_else(missing)
+    }
+
+    fn create_pair(&self, pair: &NewPair) -> Result<(), OvsError> {
+        let attempted = format!("make the ports `{}` and `{}`", pair.host, pair.uplink);
+        let create = transaction::create_pair(&self.lock, &self.options.label, &self.options.bridge, pair);
+        self.transact(&attempted, &create).map(drop)
+    }
+
+    fn delete_pair(&self, host: &str) -> Result<(), OvsError> {
+        let attempted = format!("remove the ports of `{host}`");
+        let ports: Vec<RowId> = ports(&self.pair(&attempted, host)?).map(|port| port.id.clone()).collect();
+        if ports.is_empty() {
+            return Ok(());
+        }
+        self.transact(&attempted, &transaction::delete_ports(&self.lock, &self.options.bridge, &ports)).map(drop)
+    }
+
+    fn write_notes(&self, host: &str, notes: &Notes) -> Result<(), OvsError> {
+        let attempted = format!("write down what belongs to the ports of `{host}`");
+        let ports: Vec<(RowId, String)> = ports(&self.pair(&attempted, host)?).map(|port| (port.id.clone(), port.name.clone())).collect();
+        if ports.is_empty() {
+            return Err(OvsError::NoPort { attempted, port: host.to_owned() });
+        }
+        self.transact(&attempted, &transaction::write_notes(&self.lock, &ports, notes)).map(drop)
+    }
+
+    fn wait_ready(&self, host: &str, mac: MacAddr, failing: Failing, limit: Duration) -> Result<(OfPort, OfPort), OvsError> {
+        let attempted = format!("wait for the ports of `{host}`");
+        self.wait(&attempted, limit, |rows| ready(&attempted, host, self.ours(rows).pairs.get(host), mac, failing))
+    }
+
+    fn wait_gone(&self, host: &str, limit: Duration) -> Result<(), OvsError> {
+        let attempted = format!("wait until the ports of `{host}` are gone");
+        self.wait(&attempted, limit, |rows| {
+            let view = self.ours(rows);
+            match (view.pairs.contains_key(host), view.followed) {
+                (false, true) => Waiting::Done(()),
+                (true, _) => Waiting::For("the database has them".to_owned()),
+                (false, false) => Waiting::For("ovs-vswitchd has not followed".to_owned()),
+            }
+        })
+    }
+
+    fn wait_followed(&self, limit: Duration) -> Result<(), OvsError> {
+        let attempted = "wait for ovs-vswitchd";
+        let begun = Instant::now();
+        let results = self.transact(attempted, &transaction::number(&self.lock))?;
+        let number = transaction::numbered(&results).ok_or_else(|| OvsError::Refused {
+            attempted: attempted.to_owned(),
+            cause: "it has not been initialised (`ovs-vsctl init` does that)".to_owned(),
+        })?;
+        self.wait(attempted, limit.saturating_sub(begun.elapsed()), |rows| match rows.progress() {
+            Some((cur, _)) if cur >= number => Waiting::Done(()),
+            Some((cur, _)) => Waiting::For(format!("it has followed up to change {cur} of {number}")),
+            None => Waiting::For("the database is empty".to_owned()),
+        })
+    }
+}
+
+fn ports(pair: &PairView) -> impl Iterator<Item = &PortView> {
+    [&pair.host, &pair.uplink].into_iter().flatten()
+}
+
+fn ready(attempted: &str, host: &str, pair: Option<&PairView>, mac: MacAddr, failing: Failing) -> Waiting<(OfPort, OfPort)> {
+    let Some(PairView { host: Some(port), uplink: Some(uplink), .. }) = pair else {
+        return Waiting::Ended(OvsError::NoPort { attempted: attempted.to_owned(), port: host.to_owned() });
+    };
+    let mut numbers = Vec::new();
+    for port in [port, uplink] {
+        match (&port.state, failing) {
+            (PortState::Ready(number), _) => numbers.push(*number),
+            (PortState::Pending, _) => return Waiting::For(format!("ovs-vswitchd has not taken over `{}`", port.name)),
+            (PortState::Failed(cause), Failing::MayPass) => return Waiting::For(format!("`{}`: {cause}", port.name)),
+            (PortState::Failed(cause), Failing::Ends) => {
+                let (attempted, cause) = (attempted.to_owned(), cause.clone());
+                return Waiting::Ended(OvsError::PortFailed { attempted, port: port.name.clone(), cause });
+            }
+        }
+    }
+    match (port.mac_in_use, numbers.as_slice()) {
+        (Some(found), [host, uplink]) if found == mac => Waiting::Done((*host, *uplink)),
+        (found, _) => {
+            let found = found.map_or("no address".to_owned(), |found| found.to_string());
+            Waiting::For(format!("`{host}` has {found} instead of {mac}"))
+        }
+    }
+}
+
+/// Turns changes of the rows into events.
+struct Follower {
+    label: AgentLabel,
+    bridge: String,
+    last: SwitchView,
+    sink: Arc<dyn OvsSink>,
+}
+
+impl SessionSink for Follower {
+    fn rows(&mut self, rows: &Rows, first: bool) -> Vec<OvsEvent> {
+        let now = view::ours(rows, &self.label, &self.bridge);
+        let mut events = view::events(&self.last, &now);
+        if first {
+            events.insert(0, OvsEvent::DatabaseBack);
+        }
+        self.last = now;
+        events
+    }
+
+    fn tell(&mut self, events: Vec<OvsEvent>) {
+        events.into_iter().for_each(|event| self.sink.tell(event));
+    }
+}

@@ -1,0 +1,96 @@
+//! Open vSwitch: the ports of NICs in its database, and the flows between them.
+//!
+//! Two narrow contracts, each with a real implementation and a fake for tests: [`Switch`] is the database (bridge, ports, what is remembered
+//! beside them), [`FlowSink`] the flow tables of the bridge. Both block their caller, each call within a limit, and neither chooses, orders or
+//! repeats anything: that is for the external node. What happens without being asked is told to an [`OvsSink`].
+//!
+//! Only what carries our mark is ever changed: ports whose `external_ids` name our label, and flows with our cookie. An outcome that is not known is
+//! an answer of its own ([`OvsError::Unknown`]): the caller reads again, and what it reads then is final.
+
+mod client;
+mod error;
+mod frame;
+mod ids;
+mod message;
+mod rows;
+mod session;
+mod stream;
+mod transaction;
+mod value;
+mod view;
+
+use std::time::Duration;
+
+pub use client::{OvsClient, OvsOptions};
+pub use error::OvsError;
+pub use ids::{Notes, Role};
+pub use transaction::NewPair;
+pub use value::RowId;
+pub use view::{BridgeView, OfPort, OvsEvent, OvsSink, PairView, PortState, PortView, SwitchView};
+
+use crate::model::{Datapath, MacAddr};
+
+/// What a port that Open vSwitch cannot use means to who waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// It is the end: the ports are new, and so is the failure.
+    Ends,
+    /// It may pass: Open vSwitch tries again by itself as devices come and go (after a reboot, the NIC has yet to be renamed).
+    MayPass,
+}
+
+/// The database of Open vSwitch, as far as one bridge and the ports of one agent on it go. Names are those of devices.
+///
+/// Every call may fail with [`OvsError::Unreachable`]; those that change something also with [`OvsError::Unknown`].
+pub trait Switch: Send + Sync + 'static {
+    /// What holds now: everything that was asked before, by whomever, is in it. After [`OvsError::Unknown`] it tells what came of it, and nothing
+    /// that was asked before takes effect later.
+    ///
+    /// # Errors
+    /// [`OvsError`].
+    fn read(&self) -> Result<SwitchView, OvsError>;
+
+    /// Makes the bridge if it is not there; lets it speak the version of OpenFlow that flows need. A bridge that is there keeps its datapath.
+    ///
+    /// # Errors
+    /// [`OvsError::Taken`] when something else has the name.
+    fn ensure_bridge(&self, datapath: Datapath) -> Result<BridgeView, OvsError>;
+
+    /// Makes both ports at once. Open vSwitch takes them over some time later: see [`Switch::wait_ready`].
+    ///
+    /// # Errors
+    /// [`OvsError::Taken`], [`OvsError::NoBridge`].
+    fn create_pair(&self, pair: &NewPair) -> Result<(), OvsError>;
+
+    /// Removes what there is of the pair with this host port, both ports at once; nothing is done when there is nothing.
+    ///
+    /// # Errors
+    /// [`OvsError`].
+    fn delete_pair(&self, host: &str) -> Result<(), OvsError>;
+
+    /// Replaces what is remembered beside both ports.
+    ///
+    /// # Errors
+    /// [`OvsError::NoPort`].
+    fn write_notes(&self, host: &str, notes: &Notes) -> Result<(), OvsError>;
+
+    /// Waits until both ports work and the internal one has this address (its number is known some milliseconds earlier); returns the numbers of the host
+    /// port and the uplink.
+    ///
+    /// # Errors
+    /// [`OvsError::PortFailed`], [`OvsError::NoPort`], [`OvsError::NotYet`].
+    fn wait_ready(&self, host: &str, mac: MacAddr, failing: Failing, limit: Duration) -> Result<(OfPort, OfPort), OvsError>;
+
+    /// Waits until nothing of the pair is in the database and `ovs-vswitchd` has let go of the devices. The kernel may need some more
+    /// milliseconds to remove the internal one.
+    ///
+    /// # Errors
+    /// [`OvsError::NotYet`].
+    fn wait_gone(&self, host: &str, limit: Duration) -> Result<(), OvsError>;
+
+    /// Waits until `ovs-vswitchd` has followed everything that the database says: whether it works at all.
+    ///
+    /// # Errors
+    /// [`OvsError::NotYet`].
+    fn wait_followed(&self, limit: Duration) -> Result<(), OvsError>;
+}
