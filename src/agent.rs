@@ -69,13 +69,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let mut feed = store.statuses.map(|statuses| tokio::spawn(status_feed::run(statuses, context)));
     tracing::info!(label = %config.label, store = store.health.borrow().kind, version = env!("CARGO_PKG_VERSION"), "started");
 
-    let outcome = tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-        _ = following => Err(anyhow::anyhow!("the follower of the container runtime has ended unexpectedly")),
-        part = broken(panics, store.source, feed.as_mut(), publishing) => Err(anyhow::anyhow!("{part} has ended unexpectedly")),
+    let (cause, outcome) = tokio::select! {
+        _ = terminate.recv() => ("SIGTERM", Ok(())),
+        _ = interrupt.recv() => ("SIGINT", Ok(())),
+        _ = following => ("failure", Err(anyhow::anyhow!("the follower of the container runtime has ended unexpectedly"))),
+        part = broken(panics, store.source, feed.as_mut(), publishing) => ("failure", Err(anyhow::anyhow!("{part} has ended unexpectedly"))),
     };
-    tracing::info!("stopping; the kernel is left as it is");
+    tracing::info!(cause, "stopping; the kernel is left as it is");
     let feed = feed.filter(|feed| !feed.is_finished());
     inbox.stop();
     stop.cancel();
