@@ -1,5 +1,6 @@
 //! A host for one test.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -165,13 +166,17 @@ impl Host {
 
     /// Listens to the kernel's own news of links and addresses in the host's own namespace.
     pub fn listen(&self) -> Listener {
-        let path = self.path("monitor");
+        self.listen_in("")
+    }
+
+    /// Listens to the kernel's own news of links and addresses in a namespace.
+    pub fn listen_in(&self, netns: &str) -> Listener {
+        let path = tempfile::NamedTempFile::new_in(self.path("")).expect("a file").into_temp_path();
         let file = File::create(&path).expect("a file");
-        let child = self.command("", "ip").args(["-o", "monitor", "link", "address"]).stdout(file).spawn().expect("nsenter starts");
-        let listener = Listener { process: Process(child), path };
+        let child = self.command(netns, "ip").args(["-o", "monitor", "link", "address"]).stdout(file).spawn().expect("nsenter starts");
+        let listener = Listener { process: Process(child), path, netns: netns.to_owned() };
         super::eventually("the listener hears", || {
-            self.run("ip link add probe type bridge");
-            self.run("ip link del probe");
+            listener.make(self, "probe");
             listener.text().contains("probe")
         });
         listener
@@ -231,7 +236,8 @@ impl Drop for Host {
 /// A running `ip monitor`.
 pub struct Listener {
     process: Process,
-    path: PathBuf,
+    path: tempfile::TempPath,
+    netns: String,
 }
 
 impl Listener {
@@ -239,11 +245,29 @@ impl Listener {
         std::fs::read_to_string(&self.path).unwrap_or_default()
     }
 
+    /// The names of all links that it heard of up to now, its own left out.
+    pub fn names(&self, host: &Host) -> BTreeSet<String> {
+        let heard = self.heard(host);
+        // `7: eth1@if5: <...`, `7: eth1    inet ...`, `Deleted 7: eth1@if5: <...`
+        let name = |line: &str| {
+            line.trim_start_matches("Deleted ")
+                .split_whitespace()
+                .nth(1)
+                .map(|word| word.split(['@', ':']).next().unwrap_or(word).to_owned())
+        };
+        heard.lines().filter_map(name).filter(|name| !["probe", "closing"].contains(&name.as_str())).collect()
+    }
+
+    /// Makes and removes a link.
+    fn make(&self, host: &Host, name: &str) {
+        let ip = |arguments: &[&str]| host.command(&self.netns, "ip").args(arguments).status().is_ok_and(|status| status.success());
+        assert!(ip(&["link", "add", name, "type", "bridge"]) && ip(&["link", "del", name]), "a link of the test's own");
+    }
+
     /// What it has heard up to now. A last piece of news of our own shows that everything before it has arrived.
     pub fn heard(&self, host: &Host) -> String {
-        host.run("ip link add closing type bridge");
+        self.make(host, "closing");
         super::eventually("the listener hears the end", || self.text().contains("closing"));
-        host.run("ip link del closing");
         self.text()
     }
 }

@@ -28,9 +28,15 @@ pub struct Link {
 impl Host {
     /// All links of a namespace (the host's own if empty), `lo` left out, sorted by name.
     pub fn links(&self, netns: &str) -> Vec<Link> {
-        let mut links: Vec<Link> = self.raw_links(netns).iter().map(read).filter(|link| link.name != "lo").collect();
+        self.try_links(netns).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same of a namespace that may be gone: its links, or why they could not be read.
+    pub fn try_links(&self, netns: &str) -> Result<Vec<Link>, String> {
+        let readings = self.try_raw_readings(&[netns])?;
+        let mut links: Vec<Link> = readings.iter().flatten().map(read).filter(|link| link.name != "lo").collect();
         links.sort_by(|a, b| a.name.cmp(&b.name));
-        links
+        Ok(links)
     }
 
     /// One link of a namespace.
@@ -66,12 +72,12 @@ impl Host {
         (digest, readings.iter().map(|links| links.iter().map(read).collect()).collect())
     }
 
-    fn raw_links(&self, netns: &str) -> Vec<Value> {
-        self.raw_readings(&[netns]).remove(0)
+    fn raw_readings(&self, namespaces: &[&str]) -> Vec<Vec<Value>> {
+        self.try_raw_readings(namespaces).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// One reading for each namespace, by one shell: some tests read thousands of times.
-    fn raw_readings(&self, namespaces: &[&str]) -> Vec<Vec<Value>> {
+    fn try_raw_readings(&self, namespaces: &[&str]) -> Result<Vec<Vec<Value>>, String> {
         let show = |netns: &&str| match *netns {
             "" => "ip -d -j address show".to_owned(),
             path if path.starts_with('/') => format!("nsenter --net={path} ip -d -j address show"),
@@ -79,11 +85,13 @@ impl Host {
         };
         let script: Vec<String> = namespaces.iter().map(show).collect();
         let output = self.command("", "sh").args(["-c", &script.join(" && ")]).output().expect("nsenter starts");
-        assert!(output.status.success(), "{script:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            return Err(format!("{script:?} failed: {}", String::from_utf8_lossy(&output.stderr)));
+        }
         let all = serde_json::Deserializer::from_slice(&output.stdout).into_iter::<Vec<Value>>();
         // iproute2 leaves empty objects behind for what it filters out.
         let named = |links: Vec<Value>| links.into_iter().filter(|link| link["ifname"].is_string()).collect();
-        all.map(|links| named(links.expect("ip prints JSON"))).collect()
+        Ok(all.map(|links| named(links.expect("ip prints JSON"))).collect())
     }
 }
 
