@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench lint
+.PHONY: help setup demo test soak bench lint
 
 help: ## Show the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -16,6 +16,9 @@ demo: setup ## Connect two namespaces, break the link by hand, watch it come bac
 
 test: setup ## Run every test: unit tests, and the real binary on the real kernel and etcd
 	cargo test --locked
+
+soak: setup ## Start, stop and crash microservices thousands of times (half an hour)
+	VNF_TEST_SOAK=1 cargo test --locked --test microservices_soak --test microservices_faults -- --nocapture --test-threads 2
 
 bench: setup ## Measure the agent beside the kernel alone (BENCH=--quick, or BENCH=--full with 10000 interfaces)
 	cargo bench --locked --bench scale -- $(BENCH)

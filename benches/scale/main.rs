@@ -1,6 +1,6 @@
 //! What the agent costs with many interfaces: the release binary on a real kernel and etcd, beside the kernel's own time for the same requests.
 //!
-//! `cargo bench --bench scale -- [--quick | --full] [--only restart|bulk|one|memory]`. It prints tables for `docs/performance.md` and judges nothing:
+//! `cargo bench --bench scale -- [--quick | --full] [--only restart|bulk|one|memory|microservices]`. It prints tables for `docs/performance.md` and judges nothing:
 //! numbers belong to one machine at one time. Everything happens inside namespaces of its own.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "it measures, prints, and stops when it cannot go on")]
 
@@ -10,6 +10,7 @@ mod floor;
 mod follow;
 mod listen;
 mod memory;
+mod microservices;
 mod one;
 mod restart;
 mod stats;
@@ -52,6 +53,9 @@ fn main() {
     }
     if wanted("one") || wanted("memory") {
         one::measure(&scale, wanted("one"));
+    }
+    if wanted("microservices") {
+        microservices::measure(&scale);
     }
     println!("\nLoad at the end: {}", stats::load());
 }
