@@ -34,11 +34,49 @@ pub(super) enum Effect {
     Numbering,
 }
 
+/// What a request says.
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    /// A message that was built attribute by attribute.
+    Built(Box<RouteNetlinkMessage>),
+    /// A message that the kernel wrote itself, given back to it with few changes: type and payload.
+    Kept(u16, Vec<u8>),
+}
+
+impl Body {
+    fn kind(&self) -> u16 {
+        match self {
+            Self::Built(message) => message.message_type(),
+            Self::Kept(kind, _) => *kind,
+        }
+    }
+
+    fn length(&self) -> usize {
+        match self {
+            Self::Built(message) => NetlinkSerializable::buffer_len(&**message),
+            Self::Kept(_, payload) => payload.len(),
+        }
+    }
+
+    fn write(&self, into: &mut [u8]) {
+        match self {
+            Self::Built(message) => message.serialize(into),
+            Self::Kept(_, payload) => into.copy_from_slice(payload),
+        }
+    }
+}
+
+impl From<RouteNetlinkMessage> for Body {
+    fn from(message: RouteNetlinkMessage) -> Self {
+        Self::Built(Box::new(message))
+    }
+}
+
 /// One request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     /// The message.
-    pub(super) message: RouteNetlinkMessage,
+    pub(super) message: Body,
     /// Flags beside REQUEST and ACK.
     pub(super) flags: u16,
     /// For the counters.
@@ -46,26 +84,26 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn read(message: RouteNetlinkMessage) -> Self {
-        Self { message, flags: 0, effect: Effect::Read }
+    pub(super) fn read(message: impl Into<Body>) -> Self {
+        Self { message: message.into(), flags: 0, effect: Effect::Read }
     }
 
-    pub(super) fn write(message: RouteNetlinkMessage, flags: u16) -> Self {
-        Self { message, flags, effect: Effect::Write }
+    pub(super) fn write(message: impl Into<Body>, flags: u16) -> Self {
+        Self { message: message.into(), flags, effect: Effect::Write }
     }
 
     fn append_to(&self, bytes: &mut Vec<u8>, sequence: u32, flags: u16) {
-        let length = NETLINK_HEADER + NetlinkSerializable::buffer_len(&self.message);
+        let length = NETLINK_HEADER + self.message.length();
         let mut header = NetlinkHeader::default();
         header.length = u32::try_from(length).unwrap_or(u32::MAX);
-        header.message_type = self.message.message_type();
+        header.message_type = self.message.kind();
         header.flags = NLM_F_REQUEST | self.flags | flags;
         header.sequence_number = sequence;
         let start = bytes.len();
         // Messages start at multiples of four.
         bytes.resize(start + length.next_multiple_of(4), 0);
         header.emit(&mut bytes[start..start + NETLINK_HEADER]);
-        self.message.serialize(&mut bytes[start + NETLINK_HEADER..start + length]);
+        self.message.write(&mut bytes[start + NETLINK_HEADER..start + length]);
     }
 }
 

@@ -208,7 +208,7 @@ fn tun(data: &[u8]) -> TunInfo {
     info
 }
 
-fn altnames(list: &[u8]) -> Vec<Box<str>> {
+pub(super) fn altnames(list: &[u8]) -> Vec<Box<str>> {
     attributes_of(list).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME).map(|(_, name)| text(name)).collect()
 }
 
@@ -229,19 +229,19 @@ fn oper_state(value: &[u8]) -> OperState {
 }
 
 /// The attributes of a buffer, type and value, up to the first one that is cut off.
-fn attributes_of(buffer: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes_of(buffer: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(buffer).map_while(Result::ok).map(|attribute| {
         let (kind, length) = (attribute.kind(), usize::from(attribute.length()));
         (kind, attribute.into_inner().get(ATTRIBUTE_HEADER..length).unwrap_or_default())
     })
 }
 
-fn attribute(buffer: &[u8], kind: u16) -> Option<&[u8]> {
+pub(super) fn attribute(buffer: &[u8], kind: u16) -> Option<&[u8]> {
     attributes_of(buffer).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 /// A text up to its NUL; bytes that are not UTF-8 are replaced.
-fn text(value: &[u8]) -> Box<str> {
+pub(super) fn text(value: &[u8]) -> Box<str> {
     let end = value.iter().position(|b| *b == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into()
 }
@@ -254,7 +254,7 @@ fn ip(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 

@@ -134,31 +134,31 @@ pub(super) fn remove_address(ifindex: IfIndex, gone: InterfaceAddress) -> Reques
 pub(super) fn number_netns(netns: BorrowedFd<'_>) -> Request {
     const ANY: i32 = -1;
     let message = nsid_message(vec![fd_attribute(netns), NsidAttribute::Id(ANY)]);
-    Request { message: RouteNetlinkMessage::NewNsId(message), flags: 0, effect: Effect::Numbering }
+    Request { message: RouteNetlinkMessage::NewNsId(message).into(), flags: 0, effect: Effect::Numbering }
 }
 
 /// Asks for the id of a namespace.
 pub(super) fn get_nsid(netns: BorrowedFd<'_>) -> Request {
     let message = nsid_message(vec![fd_attribute(netns)]);
-    Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
+    Request { message: RouteNetlinkMessage::GetNsId(message).into(), flags: 0, effect: Effect::Numbering }
 }
 
 /// Asks whether an id is given to any namespace (`ENOENT` when not).
 pub(super) fn probe_nsid(nsid: i32) -> Request {
     let message = nsid_message(vec![NsidAttribute::Id(nsid)]);
-    Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
+    Request { message: RouteNetlinkMessage::GetNsId(message).into(), flags: 0, effect: Effect::Numbering }
 }
 
 /// Asks for the id of a namespace as seen from the one that has the id `from` here.
 pub(super) fn get_nsid_from(netns: BorrowedFd<'_>, from: i32) -> Request {
     let message = nsid_message(vec![fd_attribute(netns), NsidAttribute::TargetNsid(from)]);
-    Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
+    Request { message: RouteNetlinkMessage::GetNsId(message).into(), flags: 0, effect: Effect::Numbering }
 }
 
 /// Lists the ids that the namespace with the id `from` here knows.
 pub(super) fn list_nsids(from: i32) -> Request {
     let message = nsid_message(vec![NsidAttribute::TargetNsid(from)]);
-    Request { message: RouteNetlinkMessage::GetNsId(message), flags: 0, effect: Effect::Numbering }
+    Request { message: RouteNetlinkMessage::GetNsId(message).into(), flags: 0, effect: Effect::Numbering }
 }
 
 fn nsid_message(attributes: Vec<NsidAttribute>) -> NsidMessage {

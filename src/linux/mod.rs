@@ -12,6 +12,7 @@ mod ipv6;
 mod kernel;
 mod monitor;
 pub mod netns_thread;
+pub mod nic;
 mod nsids;
 mod read;
 mod reaper;

@@ -21,6 +21,7 @@ macro_rules! message_json {
 use message_json;
 
 pub mod address;
+pub mod difference;
 pub mod message;
 pub mod route;
 
@@ -29,6 +30,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use address::NicAddress;
+pub use difference::{Difference, difference};
 pub use message::{Attribute, Message};
 pub use route::{NicNexthop, NicRoute};
 

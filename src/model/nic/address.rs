@@ -45,7 +45,7 @@ const LEAST_LIFETIME: u32 = 300;
 pub struct NicAddress(Message);
 
 /// An address without what changes by itself: two that are equal in it need no repair.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AddressKey(Vec<u8>, Vec<(u16, Vec<u8>)>);
 
 impl NicAddress {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// One attribute: its type, without the nesting and byte-order bits, and its bytes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Attribute(pub u16, #[serde(with = "hex::serde")] pub Vec<u8>);
 
 /// Header and attributes, in the order of the message. Written as JSON with bytes in hexadecimal.

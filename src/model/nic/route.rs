@@ -44,7 +44,7 @@ const HOP_HEADER: usize = 8;
 pub struct NicRoute(Message);
 
 /// A route without what changes by itself and without the NIC's index.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteKey(Vec<u8>, Vec<(u16, Vec<u8>)>);
 
 /// One hop of a route with several.
@@ -118,22 +118,16 @@ impl NicRoute {
     }
 
     fn hops(&self) -> Vec<Hop> {
-        let mut hops = Vec::new();
-        let mut rest = self.0.attribute(RTA_MULTIPATH).unwrap_or_default();
-        while rest.len() >= HOP_HEADER {
-            let length = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
-            let Some(hop) = rest.get(..length).filter(|hop| hop.len() >= HOP_HEADER) else { break };
-            let ifindex = number_at(hop, 4).unwrap_or_default();
-            hops.push(Hop { flags: hop[2], weight: hop[3], ifindex, attributes: hop[HOP_HEADER..].to_vec() });
-            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        }
-        hops
+        hops(&self.0)
     }
 
     /// What must be equal for two routes to need no repair; `link` is the NIC that this one was read from.
     #[must_use]
     pub fn key(&self, link: u32) -> RouteKey {
         let mut message = self.moved(link, 0, u64::MAX);
+        if self.is_ipv6() {
+            canonical_hops(&mut message);
+        }
         if self.expires().is_some() {
             message.set(RTA_EXPIRES, vec![1]);
         }
@@ -142,25 +136,11 @@ impl NicRoute {
         RouteKey(message.header, attributes)
     }
 
-    /// The messages that make it on link `to`, `age` seconds after it was read from link `from`. An IPv6 route with several hops becomes one per
-    /// hop of ours: the kernel joins them with those that other links still have.
+    /// The message that makes it on link `to`, `age` seconds after it was read from link `from`. Of an IPv6 route with several hops it holds ours: the
+    /// kernel joins them with those that other links still have.
     #[must_use]
-    pub fn to_add(&self, from: u32, to: IfIndex, age: u64) -> Vec<Message> {
-        let whole = self.moved(from, to.get(), age);
-        let hops = self.hops();
-        if !self.is_ipv6() || hops.is_empty() || self.nexthop().is_some() {
-            return vec![whole];
-        }
-        let ours = hops.into_iter().filter(|hop| hop.ifindex == from);
-        ours.map(|hop| {
-            let mut single = whole.clone();
-            single.drop_attributes(&[RTA_MULTIPATH]);
-            single.set(RTA_OIF, to.get().to_ne_bytes().to_vec());
-            single.set_header_number(FLAGS, u32::from(hop.flags) & ONLINK);
-            single.attributes.extend(split(&hop.attributes));
-            single
-        })
-        .collect()
+    pub fn to_add(&self, from: u32, to: IfIndex, age: u64) -> Message {
+        self.moved(from, to.get(), age)
     }
 
     fn moved(&self, from: u32, to: u32, age: u64) -> Message {
@@ -182,24 +162,45 @@ impl NicRoute {
             message.set(RTA_OIF, to.to_ne_bytes().to_vec());
         }
         if message.attribute(RTA_MULTIPATH).is_some() {
-            let hops = self.hops().into_iter();
-            let bytes = hops.flat_map(|hop| Hop { ifindex: if hop.ifindex == from { to } else { hop.ifindex }, ..hop }.bytes()).collect();
-            message.set(RTA_MULTIPATH, bytes);
+            let hops = self.hops().into_iter().filter(|hop| !self.is_ipv6() || hop.ifindex == from);
+            let moved = hops.map(|hop| Hop { ifindex: if hop.ifindex == from { to } else { hop.ifindex }, ..hop });
+            message.set(RTA_MULTIPATH, moved.flat_map(Hop::bytes).collect());
         }
         message
     }
 }
 
-impl Hop {
-    fn bytes(self) -> Vec<u8> {
-        let length = u16::try_from(HOP_HEADER + self.attributes.len()).unwrap_or(u16::MAX);
-        let flags = self.flags & u8::try_from(ONLINK).unwrap_or_default();
-        let mut bytes = Vec::from(length.to_ne_bytes());
-        bytes.extend([flags, self.weight]);
-        bytes.extend(self.ifindex.to_ne_bytes());
-        bytes.extend(self.attributes);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        bytes
+/// The hops of a route with several.
+fn hops(route: &Message) -> Vec<Hop> {
+    let mut hops = Vec::new();
+    let mut rest = route.attribute(RTA_MULTIPATH).unwrap_or_default();
+    while rest.len() >= HOP_HEADER {
+        let length = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
+        let Some(hop) = rest.get(..length).filter(|hop| hop.len() >= HOP_HEADER) else { break };
+        let ifindex = number_at(hop, 4).unwrap_or_default();
+        hops.push(Hop { flags: hop[2], weight: hop[3], ifindex, attributes: hop[HOP_HEADER..].to_vec() });
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    hops
+}
+
+/// IPv6 hops have no order, and the kernel joins routes with equal destinations from several links into one: a single hop of ours is the same as a
+/// route of its own.
+fn canonical_hops(route: &mut Message) {
+    let mut hops = hops(route);
+    match &*hops {
+        [] => {}
+        [only] => {
+            route.drop_attributes(&[RTA_MULTIPATH]);
+            route.set(RTA_OIF, only.ifindex.to_ne_bytes().to_vec());
+            route.attributes.extend(split(&only.attributes));
+            route.set_header_number(FLAGS, u32::from(only.flags) & ONLINK);
+        }
+        _ => {
+            hops.sort_by(|a, b| (&a.attributes, a.weight).cmp(&(&b.attributes, b.weight)));
+            route.set(RTA_MULTIPATH, hops.into_iter().flat_map(Hop::bytes).collect());
+            route.set_header_number(FLAGS, 0);
+        }
     }
 }
 
@@ -214,6 +215,19 @@ fn split(mut bytes: &[u8]) -> Vec<Attribute> {
         bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     found
+}
+
+impl Hop {
+    fn bytes(self) -> Vec<u8> {
+        let length = u16::try_from(HOP_HEADER + self.attributes.len()).unwrap_or(u16::MAX);
+        let flags = self.flags & u8::try_from(ONLINK).unwrap_or_default();
+        let mut bytes = Vec::from(length.to_ne_bytes());
+        bytes.extend([flags, self.weight]);
+        bytes.extend(self.ifindex.to_ne_bytes());
+        bytes.extend(self.attributes);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
 }
 
 impl fmt::Display for NicRoute {
@@ -245,7 +259,8 @@ super::message_json!(NicRoute, NicRoute::new);
 
 const NHA_ID: u16 = 1;
 const NHA_OIF: u16 = 5;
-/// Place of the flags in `struct nhmsg`.
+/// Places in `struct nhmsg`.
+const NH_SCOPE: usize = 1;
 const NH_FLAGS: usize = 4;
 
 /// A nexthop object that leads through the NIC.
@@ -278,6 +293,10 @@ impl NicNexthop {
         // `RTNH_F_…`, of which only this one is given.
         let flags = number_at(&message.header, NH_FLAGS).unwrap_or_default();
         message.set_header_number(NH_FLAGS, flags & ONLINK);
+        if let Some(scope) = message.header.get_mut(NH_SCOPE) {
+            // Told, but refused when given.
+            *scope = 0;
+        }
         message.set(NHA_OIF, to.get().to_ne_bytes().to_vec());
         message
     }

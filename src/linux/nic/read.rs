@@ -1,0 +1,144 @@
+//! Reading everything that makes up a NIC's configuration.
+
+use std::fs;
+
+use nix::errno::Errno;
+
+use crate::linux::batch::{Body, Request};
+use crate::linux::decode::{RTM_NEWADDR, attributes_of};
+use crate::linux::encode;
+use crate::linux::nic::{NicKernel, sysctl};
+use crate::linux::socket::{Failure, RouteSocket};
+use crate::model::nic::{Attribute, Message, NicAddress, NicConfig, NicLink, NicNexthop, NicRoute};
+
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_GETNEIGH: u16 = 30;
+const RTM_NEWRULE: u16 = 32;
+const RTM_GETRULE: u16 = 34;
+const RTM_NEWNEXTHOP: u16 = 104;
+const RTM_GETNEXTHOP: u16 = 106;
+
+const ADDRESS_HEADER: usize = 8;
+const ROUTE_HEADER: usize = 12;
+const NEIGHBOUR_HEADER: usize = 12;
+const RULE_HEADER: usize = 12;
+const NEXTHOP_HEADER: usize = 8;
+
+const FAMILIES: [u8; 2] = [2, 10];
+const RTA_OIF: u16 = 4;
+const NDA_CACHEINFO: u16 = 3;
+const NDA_PROBES: u16 = 4;
+const NUD_PERMANENT: u8 = 0x80;
+const NTF_PROXY: u8 = 0x08;
+const FRA_IIFNAME: u16 = 3;
+const FRA_OIFNAME: u16 = 17;
+/// Place of the link's index in `struct ndmsg`; its state and its flags.
+const NEIGHBOUR_INDEX: usize = 4;
+const NEIGHBOUR_STATE: usize = 8;
+const NEIGHBOUR_FLAGS: usize = 10;
+
+/// How often an interrupted listing is begun again.
+const ATTEMPTS: usize = 8;
+
+/// The whole configuration of a link.
+pub(super) fn config(kernel: &mut NicKernel, link: &NicLink) -> Result<NicConfig, Failure> {
+    let sysctls = sysctl::read(kernel, &link.name)?;
+    let socket = kernel.socket()?;
+    let found = super::links::all(socket)?.into_iter().find(|found| found.ifindex == link.ifindex);
+    let now = found.ok_or_else(|| Failure::new(Errno::ENODEV, "the link is gone"))?;
+    let index = link.ifindex;
+    let addresses = listing(socket, &encode::list_addresses(link.index()), RTM_NEWADDR, ADDRESS_HEADER)?;
+    let addresses = addresses.into_iter().filter_map(NicAddress::new).filter(|address| address.ifindex() == index).collect();
+    let mut routes = Vec::new();
+    for family in FAMILIES {
+        let found = listing(socket, &list_routes(family, index), RTM_NEWROUTE, ROUTE_HEADER)?.into_iter().filter_map(NicRoute::new);
+        routes.extend(found.filter(|route| !route.is_automatic() && (route.leads_through(index) || route.nexthop().is_some())));
+    }
+    let objects = listing(socket, &bare_listing(RTM_GETNEXTHOP, vec![0; NEXTHOP_HEADER]), RTM_NEWNEXTHOP, NEXTHOP_HEADER)?;
+    let nexthops = objects.into_iter().filter_map(NicNexthop::new).filter(|object| object.leads_through(index)).collect();
+    let neighbours = neighbours(socket, index)?;
+    let rules = rules(socket, &now.name)?;
+    Ok(NicConfig { link: now, sysctls, addresses, nexthops, routes, neighbours, rules, taken_at: uptime() })
+}
+
+/// Lists messages of one type; begun again while changes interrupt it.
+fn listing(socket: &mut RouteSocket, request: &Request, wanted: u16, header: usize) -> Result<Vec<Message>, Failure> {
+    let mut found = Vec::new();
+    for _ in 0..ATTEMPTS {
+        found.clear();
+        let complete = socket.dump(request, |kind, payload| {
+            if kind == wanted {
+                found.extend(message(payload, header));
+            }
+        });
+        match complete {
+            Ok(true) => return Ok(found),
+            Ok(false) => {}
+            // Told instead of an empty listing, by a link that is going or by a family that the kernel lacks.
+            Err(failure) if failure.is(Errno::ENODEV) || failure.is(Errno::EOPNOTSUPP) => return Ok(Vec::new()),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(Failure::new(Errno::EAGAIN, "the listing was interrupted by changes, again and again"))
+}
+
+fn message(payload: &[u8], header: usize) -> Option<Message> {
+    let (header, attributes) = payload.split_at_checked(header)?;
+    let attributes = attributes_of(attributes).map(|(kind, value)| Attribute(kind, value.to_vec())).collect();
+    Some(Message { header: header.to_vec(), attributes })
+}
+
+fn bare_listing(kind: u16, header: Vec<u8>) -> Request {
+    Request::read(Body::Kept(kind, header))
+}
+
+/// The kernel itself picks those that lead through the link: some hosts have a million others.
+fn list_routes(family: u8, link: u32) -> Request {
+    let mut payload = vec![0; ROUTE_HEADER];
+    payload[0] = family;
+    payload.extend(8u16.to_ne_bytes());
+    payload.extend(RTA_OIF.to_ne_bytes());
+    payload.extend(link.to_ne_bytes());
+    bare_listing(RTM_GETROUTE, payload)
+}
+
+/// Entries that do not go by themselves.
+fn neighbours(socket: &mut RouteSocket, link: u32) -> Result<Vec<Message>, Failure> {
+    let mut found = Vec::new();
+    for flags in [0, NTF_PROXY] {
+        for family in FAMILIES {
+            let mut header = vec![0; NEIGHBOUR_HEADER];
+            (header[0], header[NEIGHBOUR_FLAGS]) = (family, flags);
+            let entries = listing(socket, &bare_listing(RTM_GETNEIGH, header), RTM_NEWNEIGH, NEIGHBOUR_HEADER)?;
+            found.extend(entries.into_iter().filter(|entry| {
+                let ours = crate::linux::decode::u32_at(&entry.header, NEIGHBOUR_INDEX) == Some(link);
+                ours && (entry.byte(NEIGHBOUR_STATE) & NUD_PERMANENT != 0 || entry.byte(NEIGHBOUR_FLAGS) & NTF_PROXY != 0)
+            }));
+        }
+    }
+    for entry in &mut found {
+        entry.drop_attributes(&[NDA_CACHEINFO, NDA_PROBES]);
+    }
+    Ok(found)
+}
+
+/// Rules bind by name, to whichever link has it.
+fn rules(socket: &mut RouteSocket, name: &str) -> Result<Vec<Message>, Failure> {
+    let mut found = Vec::new();
+    for family in FAMILIES {
+        let mut header = vec![0; RULE_HEADER];
+        header[0] = family;
+        let rules = listing(socket, &bare_listing(RTM_GETRULE, header), RTM_NEWRULE, RULE_HEADER)?;
+        let names = |rule: &Message| [FRA_IIFNAME, FRA_OIFNAME].iter().any(|kind| rule.text(*kind).is_some_and(|text| text == name));
+        found.extend(rules.into_iter().filter(names));
+    }
+    Ok(found)
+}
+
+/// Seconds since boot; what cannot be read counts as the boot itself, which only lengthens lifetimes.
+pub(super) fn uptime() -> u64 {
+    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    text.split('.').next().and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
+}

@@ -1,0 +1,218 @@
+//! Putting a configuration onto a link, and taking one off.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE};
+use nix::errno::Errno;
+
+use crate::linux::batch::{Body, Request};
+use crate::linux::decode::{RTM_DELADDR, RTM_NEWADDR};
+use crate::linux::nic::sysctl::ADDR_GEN_MODE;
+use crate::linux::nic::{NicKernel, read, sysctl};
+use crate::linux::socket::Failure;
+use crate::linux::{KernelError, LinkChange, encode};
+use crate::model::IfIndex;
+use crate::model::nic::{Difference, Message, NicAddress, NicConfig, NicLink, NicRoute, difference};
+
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_NEWNEXTHOP: u16 = 104;
+const NEIGHBOUR_INDEX: usize = 4;
+
+/// How long addresses may take until they can be used; duplicate address detection takes one to two seconds.
+const SETTLE_WITHIN: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+const DISABLE_IPV6: &str = "ipv6/disable_ipv6";
+
+/// Puts a configuration onto a link.
+pub(super) fn put(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink, labels: bool) -> Result<(), KernelError> {
+    let attempting = |what: &str| format!("{what} {}", link.name);
+    let index = NicKernel::index(link).map_err(|failure| failure.attempting(attempting("put addresses onto")))?;
+    let there = kernel.read(link)?;
+    let differing = difference(wish, &there, labels);
+    let age = read::uptime().saturating_sub(wish.taken_at);
+    prepare(kernel, link, &differing).map_err(|failure| failure.attempting(attempting("prepare")))?;
+    let mut problems = Problems::default();
+    // IPv4 labels are made anew, in the order of the wish: each goes to the end of its subnet's addresses.
+    let relabelled = differing
+        .mislabelled_addresses
+        .iter()
+        .flat_map(|address| [remove_address(&address.to_remove(index)), add_address(&address.to_add(index, age, true))]);
+    let added = differing.missing_addresses.iter().chain(&differing.changed_addresses);
+    let requests: Vec<Request> = relabelled.chain(added.map(|address| add_address(&address.to_add(index, age, true)))).collect();
+    problems.take(kernel, &attempting("put addresses onto"), &requests);
+    // As they were given, now that duplicate address detection was left out.
+    let new_ipv6 = differing.missing_addresses.iter().chain(&differing.changed_addresses).filter(|address| address.is_ipv6());
+    let flags: Vec<Request> = new_ipv6.map(|address| add_address(&address.to_add(index, age, false))).collect();
+    if !flags.is_empty() || differing.sysctls.iter().any(|(path, _)| path == ADDR_GEN_MODE) {
+        let mode: Vec<(String, String)> =
+            wish.sysctls.get_key_value(ADDR_GEN_MODE).map(|(k, v)| (k.clone(), v.clone())).into_iter().collect();
+        let _kept_otherwise = sysctl::write(kernel, &link.name, &mode);
+    }
+    put_routes(kernel, wish, link, index, age, &mut problems)?;
+    problems.take(kernel, &attempting("set the flags of addresses on"), &flags);
+    if let Err(error) = settle(kernel, wish, link) {
+        problems.note(error);
+    }
+    problems.into_result()
+}
+
+/// What must stand before addresses can.
+fn prepare(kernel: &mut NicKernel, link: &NicLink, differing: &Difference) -> Result<(), Failure> {
+    // Before the settings: one of them is an MTU of IPv6 that must not be larger.
+    set_link(kernel, link, differing.mtu, None)?;
+    // No link-local by the kernel, from the moment when IPv6 is on: it would be tried on the network first, where the NIC itself would answer.
+    let mut settings: Vec<(String, String)> = differing.sysctls.iter().filter(|(path, _)| path != ADDR_GEN_MODE).cloned().collect();
+    settings.sort_by_key(|(path, _)| path != DISABLE_IPV6);
+    if differing.missing_addresses.iter().any(NicAddress::is_ipv6) {
+        settings.insert(0, sysctl::no_link_local());
+    }
+    let refused = sysctl::write(kernel, &link.name, &settings)?;
+    for (path, error) in &refused {
+        tracing::warn!(link = %link.name, setting = %path, %error, "a setting could not be carried over");
+    }
+    if let Some((_, error)) = refused.into_iter().find(|(path, _)| path == DISABLE_IPV6) {
+        return Err(error.into());
+    }
+    set_link(kernel, link, None, differing.up)
+}
+
+/// Waits until every wished address can be used: the kernel takes even those that need no duplicate address detection into use a little later, and
+/// until then nothing may be taken from where they stood before.
+fn settle(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink) -> Result<(), KernelError> {
+    let wished: HashSet<_> = wish.addresses.iter().filter_map(NicAddress::address).collect();
+    let deadline = Instant::now() + SETTLE_WITHIN;
+    loop {
+        let there = kernel.read(link)?.addresses;
+        let unusable: Vec<_> =
+            there.iter().filter(|a| a.is_unusable()).filter_map(NicAddress::address).filter(|a| wished.contains(a)).collect();
+        let Some(first) = unusable.first() else { return Ok(()) };
+        if Instant::now() > deadline {
+            let words = format!("{first} is still tentative, or another host has it");
+            return Err(Failure::new(Errno::EADDRINUSE, words).attempting(format!("take the addresses of {} into use", link.name)));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Routes without a gateway, then nexthop objects, then all others. What is there is looked at again: addresses have brought routes along.
+fn put_routes(
+    kernel: &mut NicKernel,
+    wish: &NicConfig,
+    link: &NicLink,
+    index: IfIndex,
+    age: u64,
+    problems: &mut Problems,
+) -> Result<(), KernelError> {
+    let attempted = format!("put routes onto {}", link.name);
+    let differing = difference(wish, &kernel.read(link)?, false);
+    let add = |route: &NicRoute| add_route(&route.to_add(wish.link.ifindex, index, age));
+    let of_rank = |rank: u8| differing.missing_routes.iter().filter(move |route| route.rank() == rank).map(add);
+    let objects = differing.missing_nexthops.iter().map(|object| kept(RTM_NEWNEXTHOP, &object.to_add(index), NLM_F_CREATE | NLM_F_REPLACE));
+    let requests: Vec<Request> = of_rank(0).chain(objects).chain(of_rank(1)).collect();
+    problems.take(kernel, &attempted, &requests);
+    let neighbours = differing.missing_neighbours.iter().map(|entry| {
+        let mut entry = entry.clone();
+        entry.set_header_number(NEIGHBOUR_INDEX, index.get());
+        kept(RTM_NEWNEIGH, &entry, NLM_F_CREATE | NLM_F_REPLACE)
+    });
+    let neighbours: Vec<Request> = neighbours.collect();
+    problems.take(kernel, &format!("put neighbour entries onto {}", link.name), &neighbours);
+    // Connected routes that the kernel made for the addresses and that the wish has otherwise (another metric) or not at all.
+    let unwished = differing.extra_routes.iter().filter(|route| route.is_kernel_made());
+    let unwished: Vec<Request> = unwished.map(|route| kept(RTM_DELROUTE, &route.to_add(link.ifindex, index, 0), 0)).collect();
+    problems.take(kernel, &attempted, &unwished);
+    Ok(())
+}
+
+/// Takes everything off a link.
+pub(super) fn strip(kernel: &mut NicKernel, link: &NicLink) -> Result<(), KernelError> {
+    let index = NicKernel::index(link).map_err(|failure| failure.attempting(format!("strip {}", link.name)))?;
+    let there = kernel.read(link)?;
+    let mut problems = Problems::default();
+    let mut routes: Vec<&NicRoute> = there.routes.iter().filter(|route| route.nexthop().is_none()).collect();
+    routes.sort_by_key(|route| std::cmp::Reverse(route.rank()));
+    let removals: Vec<Request> = routes.into_iter().map(|route| kept(RTM_DELROUTE, &route.to_add(link.ifindex, index, 0), 0)).collect();
+    problems.take(kernel, &format!("remove routes from {}", link.name), &removals);
+    let removals: Vec<Request> = there.addresses.iter().rev().map(|address| remove_address(&address.to_remove(index))).collect();
+    problems.take(kernel, &format!("remove addresses from {}", link.name), &removals);
+    let off = [(DISABLE_IPV6.to_owned(), "1".to_owned())];
+    if let Err(failure) = sysctl::write(kernel, &link.name, &off) {
+        problems.note(failure.attempting(format!("switch IPv6 off on {}", link.name)));
+    }
+    problems.into_result()
+}
+
+/// Changes MTU and state of a link, in one request.
+pub(super) fn set_link(kernel: &mut NicKernel, link: &NicLink, mtu: Option<u32>, up: Option<bool>) -> Result<(), Failure> {
+    let change = LinkChange { mtu, up, ..LinkChange::default() };
+    let Some(request) = encode::set_link(NicKernel::index(link)?, &change) else { return Ok(()) };
+    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+}
+
+/// Removes a link; one that is gone already is gone.
+pub(super) fn remove_link(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Failure> {
+    let request = encode::delete_link(NicKernel::index(link)?);
+    let answers: Result<Vec<()>, Failure> = kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect();
+    match answers {
+        Err(failure) if !failure.is(Errno::ENODEV) => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+fn kept(kind: u16, message: &Message, flags: u16) -> Request {
+    let mut payload = message.header.clone();
+    for attribute in &message.attributes {
+        let length = 4 + attribute.1.len();
+        payload.extend(u16::try_from(length).unwrap_or(u16::MAX).to_ne_bytes());
+        payload.extend(attribute.0.to_ne_bytes());
+        payload.extend(&attribute.1);
+        payload.resize(payload.len().next_multiple_of(4), 0);
+    }
+    Request::write(Body::Kept(kind, payload), flags)
+}
+
+fn add_address(message: &Message) -> Request {
+    kept(RTM_NEWADDR, message, NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+fn remove_address(message: &Message) -> Request {
+    kept(RTM_DELADDR, message, 0)
+}
+
+/// Appended, since the same route may still stand on the other link: plainly added it would be refused, and replacing could hit somebody else's.
+fn add_route(message: &Message) -> Request {
+    kept(RTM_NEWROUTE, message, NLM_F_CREATE | NLM_F_APPEND)
+}
+
+/// What went wrong on the way: everything is tried, the first failure is told.
+#[derive(Default)]
+struct Problems(Option<KernelError>);
+
+impl Problems {
+    fn note(&mut self, error: KernelError) {
+        tracing::warn!(%error, "a part of a NIC's configuration could not be carried over");
+        self.0.get_or_insert(error);
+    }
+
+    /// Performs requests; what is there already, or gone already, is no failure.
+    fn take(&mut self, kernel: &mut NicKernel, attempted: &str, requests: &[Request]) {
+        let answers = match kernel.socket() {
+            Ok(socket) => socket.perform(requests, |_, _, _| {}),
+            Err(failure) => vec![Err(failure)],
+        };
+        for failure in answers.into_iter().filter_map(Result::err) {
+            let so_already = [Errno::EEXIST, Errno::ESRCH, Errno::EADDRNOTAVAIL].iter().any(|errno| failure.is(*errno));
+            if !so_already {
+                self.note(failure.attempting(attempted));
+            }
+        }
+    }
+
+    fn into_result(self) -> Result<(), KernelError> {
+        self.0.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,150 @@
+//! What a link lacks of a configuration, and what it has beyond it.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use crate::model::nic::address::AddressKey;
+use crate::model::nic::route::RouteKey;
+use crate::model::nic::{Message, NicAddress, NicConfig, NicNexthop, NicRoute};
+
+/// Place of the link's index in `struct ndmsg`.
+const NEIGHBOUR_INDEX: usize = 4;
+
+/// From what is there to what is wished. Nothing in it means: equal, attributes included.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Difference {
+    /// Addresses that are not there, in the order of the wish.
+    pub missing_addresses: Vec<NicAddress>,
+    /// Addresses that are there with other attributes; as they are wished.
+    pub changed_addresses: Vec<NicAddress>,
+    /// IPv4 addresses whose only fault is their label, and all after the first of them, so that their order stays; as they are wished. A label cannot be
+    /// changed, only made anew.
+    pub mislabelled_addresses: Vec<NicAddress>,
+    /// Addresses that nobody wished.
+    pub extra_addresses: Vec<NicAddress>,
+    /// Nexthop objects that are not there, or lead elsewhere.
+    pub missing_nexthops: Vec<NicNexthop>,
+    /// Routes that are not there.
+    pub missing_routes: Vec<NicRoute>,
+    /// Routes that nobody wished; as they are there.
+    pub extra_routes: Vec<NicRoute>,
+    /// Neighbour entries that are not there.
+    pub missing_neighbours: Vec<Message>,
+    /// Settings that have another value, with the wished one.
+    pub sysctls: Vec<(String, String)>,
+    /// The wished MTU, where it is another.
+    pub mtu: Option<u32>,
+    /// The wished state, where it is another.
+    pub up: Option<bool>,
+    /// Whether any of the wished addresses and routes is there, link-locals of the kernel left out.
+    pub has_some: bool,
+}
+
+impl Difference {
+    /// Whether every wished address, route and nexthop is there.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.missing_addresses.is_empty()
+            && self.changed_addresses.is_empty()
+            && self.mislabelled_addresses.is_empty()
+            && self.missing_nexthops.is_empty()
+            && self.missing_routes.is_empty()
+            && self.missing_neighbours.is_empty()
+            && self.up != Some(true)
+    }
+
+    /// Whether all is as wished, with nothing beyond it.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self { has_some: self.has_some, ..Self::default() }
+    }
+}
+
+/// Compares two configurations. Without `labels`, IPv4 labels do not count: under another name they are other ones.
+#[must_use]
+pub fn difference(wish: &NicConfig, there: &NicConfig, labels: bool) -> Difference {
+    let mut found = Difference::default();
+    addresses(wish, there, labels, &mut found);
+    routes(wish, there, &mut found);
+    let objects: HashSet<_> = there.nexthops.iter().map(NicNexthop::key).collect();
+    found.missing_nexthops = wish.nexthops.iter().filter(|object| !objects.contains(&object.key())).cloned().collect();
+    let neighbours: Vec<Message> = there.neighbours.iter().map(without_index).collect();
+    found.missing_neighbours = wish.neighbours.iter().filter(|entry| !neighbours.contains(&without_index(entry))).cloned().collect();
+    let other = wish.sysctls.iter().filter(|(path, value)| there.sysctls.get(*path).is_some_and(|present| present != *value));
+    found.sysctls = other.map(|(path, value)| (path.clone(), value.clone())).collect();
+    found.mtu = (wish.link.mtu != there.link.mtu).then_some(wish.link.mtu);
+    found.up = (wish.link.up != there.link.up).then_some(wish.link.up);
+    found
+}
+
+fn addresses(wish: &NicConfig, there: &NicConfig, labels: bool, found: &mut Difference) {
+    let exact: HashSet<AddressKey> = there.addresses.iter().map(|a| a.key(true)).collect();
+    let unlabelled: HashSet<AddressKey> = there.addresses.iter().map(|a| a.key(false)).collect();
+    let values: HashSet<_> = there.addresses.iter().filter_map(NicAddress::address).collect();
+    for address in &wish.addresses {
+        let present = address.address().is_some_and(|value| values.contains(&value));
+        if unlabelled.contains(&address.key(false)) {
+            let after_one = !found.mislabelled_addresses.is_empty() && !address.is_ipv6();
+            if labels && (after_one || !exact.contains(&address.key(true))) {
+                found.mislabelled_addresses.push(address.clone());
+            }
+        } else if present {
+            found.changed_addresses.push(address.clone());
+        } else {
+            found.missing_addresses.push(address.clone());
+        }
+        found.has_some |= present && !address.is_kernel_link_local();
+    }
+    let wished: HashSet<_> = wish.addresses.iter().filter_map(NicAddress::address).collect();
+    let extra = there.addresses.iter().filter(|a| a.address().is_some_and(|value| !wished.contains(&value)));
+    found.extra_addresses = extra.cloned().collect();
+}
+
+fn routes(wish: &NicConfig, there: &NicConfig, found: &mut Difference) {
+    let (wish_link, there_link) = (wish.link.ifindex, there.link.ifindex);
+    let present: HashSet<RouteKey> = there.routes.iter().map(|route| route.key(there_link)).collect();
+    let wished: HashSet<RouteKey> = wish.routes.iter().map(|route| route.key(wish_link)).collect();
+    found.missing_routes = wish.routes.iter().filter(|route| !present.contains(&route.key(wish_link))).cloned().collect();
+    found.extra_routes = there.routes.iter().filter(|route| !wished.contains(&route.key(there_link))).cloned().collect();
+    // Those that the kernel makes for link-locals stand on every link that is up.
+    let telling = |route: &&NicRoute| !route.is_kernel_made() && present.contains(&route.key(wish_link));
+    found.has_some |= wish.routes.iter().any(|route| telling(&route));
+}
+
+fn without_index(entry: &Message) -> Message {
+    let mut entry = entry.clone();
+    entry.set_header_number(NEIGHBOUR_INDEX, 0);
+    entry
+}
+
+/// Tells what is missing, for a message: kinds with a few examples.
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = Vec::new();
+        tell(&mut parts, "missing addresses", &self.missing_addresses);
+        tell(&mut parts, "changed addresses", &self.changed_addresses);
+        tell(&mut parts, "addresses with another label", &self.mislabelled_addresses);
+        tell(&mut parts, "missing nexthops", &self.missing_nexthops);
+        tell(&mut parts, "missing routes", &self.missing_routes);
+        tell(&mut parts, "further addresses", &self.extra_addresses);
+        tell(&mut parts, "further routes", &self.extra_routes);
+        if !self.missing_neighbours.is_empty() {
+            parts.push(format!("{} missing neighbour entries", self.missing_neighbours.len()));
+        }
+        let sysctls: Vec<String> = self.sysctls.iter().map(|(path, value)| format!("{path} should be {value}")).collect();
+        tell(&mut parts, "settings", &sysctls);
+        parts.extend(self.mtu.map(|mtu| format!("MTU should be {mtu}")));
+        parts.extend(self.up.map(|up| format!("should be {}", if up { "up" } else { "down" })));
+        f.write_str(&if parts.is_empty() { "no difference".to_owned() } else { parts.join("; ") })
+    }
+}
+
+fn tell<T: fmt::Display>(parts: &mut Vec<String>, what: &str, items: &[T]) {
+    const SHOWN: usize = 4;
+    if items.is_empty() {
+        return;
+    }
+    let shown: Vec<String> = items.iter().take(SHOWN).map(ToString::to_string).collect();
+    let more = if items.len() > SHOWN { format!(" and {} more", items.len() - SHOWN) } else { String::new() };
+    parts.push(format!("{what}: {}{more}", shown.join(", ")));
+}
