@@ -78,6 +78,11 @@ impl Place {
         Ok(Self { path, in_folder: None, stubs, accepted })
     }
 
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Looks, and opens what is a network namespace. Never waits for what stands there.
     pub fn look(&self) -> Sight {
         let sight = match self.point_at() {

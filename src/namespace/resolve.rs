@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nix::sys::stat::fstat;
 
-use super::bindings::{Bindings, Writing};
+use super::bindings::{Bindings, ProcessMark, Writing};
 use super::docker::Roster;
 use super::place::{Place, Sight};
 use super::process::{self, Found, Process};
@@ -146,6 +146,11 @@ impl Resolver {
             return Ok(self.own.clone());
         }
         Ok(NetnsHandle { id, inode: fstat(ns)?.st_ino, own: false, opener })
+    }
+
+    /// What tells a process from every other one.
+    pub fn mark(&self, process: &Process) -> ProcessMark {
+        process.mark(&self.boot)
     }
 
     fn look_at_place(&self, slot: &NetnsSlot, place: &Arc<Place>) -> io::Result<(Answer, Option<u64>)> {

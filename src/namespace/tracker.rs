@@ -133,7 +133,7 @@ impl Tracker {
         let requests = Requests { queue, bell: bell.clone() };
         let last_check = Arc::new(AtomicU64::new(0));
         let desk = Arc::new(Desk::default());
-        let roster = Roster::new(options.runtime.clone(), desk.clone());
+        let roster = Roster::new(options.runtime.clone(), options.state_dir.as_deref(), desk.clone(), &resolver);
         let parts = Parts { options, resolver, roster, sink, requests: requests.clone(), last_check: last_check.clone() };
         let worker = Worker::new(parts).map_err(StartError::Watch)?;
         let thread =

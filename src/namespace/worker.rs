@@ -205,6 +205,9 @@ impl Worker {
         if self.mounts_changed {
             due = due.min(self.next_mount_look);
         }
+        if let Some(save) = self.roster.save_due() {
+            due = due.min(save);
+        }
         if self.save_failed || self.slots.values().any(Watched::needs_looks) {
             due = due.min(self.next_quick);
         }
@@ -391,6 +394,7 @@ impl Worker {
     }
 
     fn save(&mut self) {
+        self.roster.save(&self.resolver);
         let saved = self.resolver.bindings.save();
         if let Err(error) = &saved
             && !self.save_failed

@@ -149,6 +149,15 @@ impl Book {
         }
     }
 
+    /// Name, label and run of this container, once its namespace counts.
+    pub fn confirmed(&self, id: &str) -> Option<(&str, &str, Run)> {
+        let container = self.containers.get(id)?;
+        match &container.run {
+            Some((run, Stage::Tried { pin: Ok(_), confirmed: true })) => Some((&container.name, container.label.as_deref()?, *run)),
+            _ => None,
+        }
+    }
+
     /// A complete listing of the containers that run, asked for at `begun`.
     pub fn listed(&mut self, begun: u64, ids: &BTreeSet<String>) -> Effects {
         self.clock += 1;
@@ -264,6 +273,17 @@ impl Book {
         effects.ask.insert(id.to_owned());
         self.settle();
         effects
+    }
+
+    /// A run that an earlier life of the agent knew, and that the kernel still shows.
+    pub fn recalled(&mut self, id: &str, facts: Facts, pinned: Pinned) {
+        self.clock += 1;
+        let mut effects = Effects::default();
+        let run = facts.run;
+        self.write(0, id, facts, &mut effects);
+        if let (Some(run), Some(container)) = (run, self.containers.get_mut(id)) {
+            container.run = Some((run, Stage::Tried { pin: Ok(pinned), confirmed: true }));
+        }
     }
 
     /// The runtime cannot be asked. What is known stays true until somebody says otherwise.

@@ -8,6 +8,7 @@ mod client;
 mod env;
 mod follow;
 mod health;
+mod memory;
 mod pin;
 mod port;
 mod roster;

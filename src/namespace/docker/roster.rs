@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
-use super::book::{Book, Effects, Holder, Named, Run};
+use super::book::{Book, Effects, Facts, Holder, Named, Run};
+use super::memory::{Memory, Record};
 use super::pin::{Pin, pin};
 use super::port::{Desk, News};
 use super::short;
@@ -36,6 +38,7 @@ pub struct Roster {
     link: Link,
     /// Where the runtime is: `unix:///var/run/docker.sock`.
     endpoint: String,
+    memory: Memory,
     /// The runtime's processes have the same numbers here: once seen, that does not change.
     same_numbers: bool,
     /// Labels of which a warning about several containers was logged, with those.
@@ -43,11 +46,54 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// An empty one; `endpoint` names the runtime, `None`: none is followed.
-    pub fn new(endpoint: Option<String>, desk: Arc<Desk>) -> Self {
+    /// What an earlier run of the agent knew and the kernel still shows; `endpoint` names the runtime, `None`: none is followed.
+    pub fn new(endpoint: Option<String>, state_dir: Option<&Path>, desk: Arc<Desk>, resolver: &Resolver) -> Self {
+        let followed = endpoint.is_some();
+        let mut roster = Self::empty(endpoint, Memory::new(state_dir.filter(|_| followed)), desk);
+        for record in roster.memory.load() {
+            roster.recall(record, resolver);
+        }
+        roster.desk.set_clock(roster.book.clock());
+        roster
+    }
+
+    fn empty(endpoint: Option<String>, memory: Memory, desk: Arc<Desk>) -> Self {
         let link = if endpoint.is_some() { Link::Starting } else { Link::Off };
         let endpoint = endpoint.unwrap_or_default();
-        Self { book: Book::default(), pins: HashMap::new(), desk, link, endpoint, same_numbers: false, warned: HashMap::new() }
+        Self { book: Book::default(), pins: HashMap::new(), desk, link, endpoint, memory, same_numbers: false, warned: HashMap::new() }
+    }
+
+    /// A run counts as what it was when the same process is still in the same namespace.
+    fn recall(&mut self, record: Record, resolver: &Resolver) {
+        let run = Run { started: record.started, pid: record.pid };
+        let Ok(pin) = pin(resolver, run, record.sandbox.as_deref(), false) else { return };
+        let same = pin.process.as_ref().is_some_and(|process| resolver.mark(process) == record.mark());
+        if !same || pin.handle.id.0.get() != record.cookie {
+            return;
+        }
+        let facts = Facts { name: record.name, label: Some(record.label), run: Some(run), sandbox: record.sandbox };
+        self.book.recalled(&record.id, facts, pin.outline());
+        self.pins.insert(record.id, (run, pin));
+    }
+
+    /// Remembers what has changed, if that is due.
+    pub fn save(&mut self, resolver: &Resolver) {
+        let (book, pins) = (&self.book, &self.pins);
+        self.memory.save(|| {
+            let record = |(id, (_, pin)): (&String, &(Run, Pin))| {
+                let (name, label, run) = book.confirmed(id)?;
+                let process = Record::process(resolver.mark(pin.process.as_ref()?));
+                let sandbox = pin.sandbox.as_ref().map(|(place, _)| place.path().to_owned());
+                let (label, id, name) = (label.to_owned(), id.clone(), name.to_owned());
+                Some(Record { label, id, name, started: run.started, pid: run.pid, sandbox, cookie: pin.handle.id.0.get(), process })
+            };
+            pins.iter().filter_map(record).collect()
+        });
+    }
+
+    /// When there is something to be remembered.
+    pub fn save_due(&self) -> Option<Instant> {
+        self.memory.due()
     }
 
     /// Takes what the runtime told; returns the labels whose answer may be another one now, `None` for all.
@@ -97,6 +143,9 @@ impl Roster {
             effects.ask.extend(more.ask);
             effects.labels.extend(more.labels);
         }
+        if !effects.labels.is_empty() {
+            self.memory.touch();
+        }
         self.desk.set_clock(self.book.clock());
         self.desk.ask(effects.ask);
         self.warn(&effects.labels);
@@ -124,12 +173,15 @@ impl Roster {
 
     /// Where a label leads; `None`: that is not known yet.
     pub fn answer(&self, label: &str) -> Option<Answer> {
-        if !matches!(self.link, Link::Off) && !self.book.settled() {
+        let holder = self.book.holder(label);
+        let known = matches!(self.link, Link::Off) || self.book.settled();
+        // What an earlier run knew is true until the runtime says otherwise.
+        if !known && !matches!(holder, Holder::Held(..)) {
             return None;
         }
         let shown = label.escape_debug();
         let missing = |message: String| Answer::Unbound(Reason::MicroserviceMissing, message);
-        Some(match self.book.holder(label) {
+        Some(match holder {
             Holder::Nobody => missing(self.nobody(label)),
             Holder::Held(first, others) => match self.pins.get(&first.id) {
                 Some((_, pin)) => Answer::Bound(pin.handle.clone(), Some(Arc::new(container(&first, &others)))),
