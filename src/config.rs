@@ -276,7 +276,7 @@ impl Reader {
         let socket = self.get("socket", |text| values::or_off(text, values::unix_path));
         let grpc = self.grpc();
         let http_listen = self.get("http-listen", |text| values::or_off(text, values::address));
-        let docker_socket = self.get("docker-host", |text| values::or_off(text, values::unix_path));
+        let docker_socket = self.get("docker-host", |text| values::or_off(text, values::docker_host));
         let netns_dir = self.get("netns-dir", values::path);
         let named_netns = self.get("named-netns", |t| values::word(t, &[("create", NamedNetns::Create), ("wait", NamedNetns::Wait)]));
         let ovs = self.ovs();

@@ -15,7 +15,7 @@ In the file an option has the name of its flag with `_` for `-`: `etcd_endpoints
 is an error that names the key and its line. A value that cannot be used is an error that names the option, the value, where it came from
 and the rule; the agent then exits with status 2 and has touched nothing.
 
-This version follows no containers and has no external node yet: `--docker-host`, and what is marked *external node*, is checked and has no effect.
+This version has no external node yet: what is marked *external node* is checked and has no effect.
 
 | flag | environment | default | meaning |
 |---|---|---|---|

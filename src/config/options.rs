@@ -103,7 +103,13 @@ pub const OPTIONS: [OptionSpec; 29] = [
         "ADDRESS|off",
         "Address of /liveness, /readiness, /metrics and /status (plain HTTP, read-only)",
     ),
-    option("docker-host", &["DOCKER_HOST"], Some("unix:///var/run/docker.sock"), "URL|off", "Docker's socket, for microservices"),
+    option(
+        "docker-host",
+        &["DOCKER_HOST"],
+        Some("unix:///var/run/docker.sock"),
+        "URL|off",
+        "Unix socket of Docker, or of another runtime with its API (Podman), for microservices",
+    ),
     option("netns-dir", &["VNF_AGENT_NETNS_DIR"], Some("/var/run/netns"), "PATH", "Directory of named namespaces"),
     option(
         "named-netns",

@@ -41,6 +41,16 @@ pub fn unix_path(text: &str) -> Rule<PathBuf> {
     path(bare).map_err(|_| "must be a unix socket, as in `unix:///absolute/path`".to_owned())
 }
 
+/// The path of a container runtime's socket: as [`unix_path`], with a word on what else `DOCKER_HOST` may be.
+pub fn docker_host(text: &str) -> Rule<PathBuf> {
+    unix_path(text).map_err(|rule| match text.split_once("://") {
+        Some(("tcp" | "http" | "https" | "ssh" | "fd", _)) => {
+            format!("{rule}: containers are followed on this host only, for their namespaces are here")
+        }
+        _ => rule,
+    })
+}
+
 /// An address and port.
 pub fn address(text: &str) -> Rule<SocketAddr> {
     let numeric = text.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));

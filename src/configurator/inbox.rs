@@ -3,7 +3,7 @@
 //! Level-triggered: entries only say what to look at. Memory stays bounded when the configurator is far behind: the kernel's events are replaced by
 //! "look at everything", and store events wait for room.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,9 @@ use crate::store::{StoreEvent, StoreSink};
 const STORE_LIMIT: usize = 16_384;
 /// Kernel events that may wait before they are replaced by "look at everything".
 const LINK_LIMIT: usize = 65_536;
+
+/// Events of namespaces that may wait before only the latest of each slot is kept.
+const NETNS_LIMIT: usize = 4_096;
 
 /// What has come in since the last pass.
 #[derive(Debug, Default)]
@@ -117,8 +120,22 @@ impl StoreSink for Inbox {
 
 impl NetnsSink for Inbox {
     fn netns_event(&self, event: NetnsEvent) {
-        self.change(|batch| batch.netns.push(event));
+        self.change(|batch| {
+            if batch.netns.len() >= NETNS_LIMIT && batch.netns.len().is_power_of_two() {
+                keep_latest(&mut batch.netns);
+            }
+            batch.netns.push(event);
+        });
     }
+}
+
+/// Where a slot led in between does not matter. What is left is bounded by the number of slots and of namespaces on this host.
+fn keep_latest(events: &mut Vec<NetnsEvent>) {
+    let mut seen = HashSet::new();
+    let mut latest: Vec<NetnsEvent> =
+        events.drain(..).rev().filter(|event| event.slot().is_none_or(|slot| seen.insert(slot.clone()))).collect();
+    latest.reverse();
+    *events = latest;
 }
 
 impl LinkSink for Inbox {
@@ -149,7 +166,7 @@ impl Requests for Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{IfIndex, LinkId, NetnsId};
+    use crate::model::{IfIndex, LinkId, NetnsId, NetnsRef, NetnsSlot, Reason};
     use std::time::Duration;
 
     fn gone(n: u32) -> LinkEvent {
@@ -180,6 +197,24 @@ mod tests {
         let batch = inbox.take(Instant::now());
         assert!(batch.links.len() < 10);
         assert!(batch.links.contains(&end) && batch.links.contains(&LinkEvent::Lost(None)));
+    }
+
+    #[test]
+    fn of_a_flood_about_namespaces_the_latest_of_each_slot_is_kept() {
+        let inbox = Inbox::new();
+        let slot = |n: usize| NetnsSlot::new(NetnsRef::Microservice(format!("ms{}", n % 3)), 0);
+        let event = |n: usize| NetnsEvent::Unbound { slot: slot(n), reason: Reason::MicroserviceMissing, message: n.to_string() };
+        inbox.netns_event(NetnsEvent::SearchDone);
+        let last = 10 * NETNS_LIMIT;
+        (0..=last).for_each(|n| inbox.netns_event(event(n)));
+        let batch = inbox.take(Instant::now()).netns;
+        assert!(batch.len() <= 2 * NETNS_LIMIT, "{}", batch.len());
+        assert!(matches!(batch[0], NetnsEvent::SearchDone));
+        for slot in (0..3).map(slot) {
+            let told = batch.iter().rev().find(|event| event.slot() == Some(&slot));
+            let Some(NetnsEvent::Unbound { message, .. }) = told else { panic!("{slot:?} is lost") };
+            assert!(message.parse::<usize>().unwrap() > last - 3, "{message}");
+        }
     }
 
     #[tokio::test]

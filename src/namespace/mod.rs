@@ -111,6 +111,17 @@ pub enum NetnsEvent {
     SearchDone,
 }
 
+impl NetnsEvent {
+    /// The slot that it is about.
+    #[must_use]
+    pub fn slot(&self) -> Option<&NetnsSlot> {
+        match self {
+            Self::Bound { slot, .. } | Self::Unbound { slot, .. } | Self::Refused { slot, .. } => Some(slot),
+            Self::Found { .. } | Self::SearchDone => None,
+        }
+    }
+}
+
 /// What the configurator asks of a tracker. Calls return at once; answers come as [`NetnsEvent`]s.
 pub trait NetnsTracker: Send + Sync {
     /// Resolves the slot and keeps watching it. Every call is answered by one event at least. With `create`, a missing *named* namespace is made

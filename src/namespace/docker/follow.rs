@@ -163,7 +163,12 @@ impl Follower {
                     }
                 }
                 // What is under way is finished first: the next listing would ask for it again.
-                () = &mut next, if queue.is_empty() && under_way.is_empty() => return Ok(()),
+                () = &mut next, if queue.is_empty() && under_way.is_empty() => {
+                    if following {
+                        self.eventless = None;
+                    }
+                    return Ok(());
+                }
             }
         }
     }
