@@ -7,10 +7,12 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
-use crate::model::nic::NicConfig;
+use crate::model::nic::{NicConfig, NicLink};
 
 /// Version of the form below. A journal of another version is not guessed at.
 const VERSION: u32 = 1;
@@ -19,6 +21,8 @@ const FOLDER: &str = "nic";
 /// What a journal's file name ends in; while it is being written, [`UNFINISHED`].
 const FINISHED: &str = "json";
 const UNFINISHED: &str = "new";
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Which way a NIC goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,9 +51,15 @@ pub struct Journal {
     pub node: String,
     /// Its Kubernetes namespace.
     pub namespace: String,
+    /// Whether it was confirmed that the host can still reach its store. What is not confirmed in time is undone.
+    pub confirmed: bool,
+    /// Until when it must be confirmed, seconds since boot.
+    pub confirm_until: u64,
     /// Whether frames of the uplink are kept from the host's own stack while it is attached.
     pub guard: bool,
-    /// The configuration that the host must have, wherever it stands.
+    /// The NIC itself, as it was found.
+    pub nic: NicLink,
+    /// The configuration that the host must have, wherever it stands. Its `link` is the one that it was read from.
     pub config: NicConfig,
 }
 
@@ -57,7 +67,7 @@ impl Journal {
     /// The NIC's own name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.config.link.name
+        &self.nic.name
     }
 }
 
@@ -90,6 +100,11 @@ pub enum JournalError {
         /// What is wrong.
         problem: String,
     },
+}
+
+/// A NIC that is taken.
+pub struct NicLock {
+    _file: Flock<File>,
 }
 
 /// The journals of all NICs.
@@ -158,6 +173,27 @@ impl JournalFolder {
         text.and_then(|text| write(&text)).map_err(failed("write the journal", &path))
     }
 
+    /// Takes a NIC for oneself, against another process that would change it at the same time; waits while another one has it. It ends with the value
+    /// and with the process.
+    ///
+    /// # Errors
+    /// `WouldBlock` when it is not free within the limit.
+    pub fn lock(&self, nic: &str, limit: Duration) -> Result<NicLock, JournalError> {
+        let path = self.path(nic).with_extension("lock");
+        let deadline = Instant::now() + limit;
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC);
+        let mut file = options.open(&path).map_err(failed("open", &path))?;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(locked) => return Ok(NicLock { _file: locked }),
+                Err((unlocked, nix::errno::Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = unlocked,
+                Err((_, errno)) => return Err(failed("lock", &path)(errno.into())),
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
     /// Drops a NIC's journal; one that is not there is dropped already.
     ///
     /// # Errors
@@ -197,7 +233,7 @@ fn failed<'a>(attempted: &'static str, path: &'a Path) -> impl Fn(io::Error) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::nic::{Attribute, Message, NicAddress, NicLink, NicNexthop, NicRoute};
+    use crate::model::nic::{Attribute, Message, NicAddress, NicNexthop, NicRoute};
 
     fn journal() -> Journal {
         let address = Message { header: vec![2, 24, 128, 0, 2, 0, 0, 0], attributes: vec![Attribute(2, vec![192, 0, 2, 5])] };
@@ -234,7 +270,10 @@ mod tests {
             bridge: "br-int".into(),
             node: "host1".into(),
             namespace: "default".into(),
+            confirmed: false,
+            confirm_until: 137,
             guard: true,
+            nic: config.link.clone(),
             config,
         }
     }
@@ -294,6 +333,7 @@ mod tests {
         let mut bad: Vec<String> = (0..whole.len() - 1).step_by(97).map(|cut| whole[..cut].to_owned()).collect();
         bad.push(whole.replace("\"version\": 1", "\"version\": 2"));
         bad.push(whole.replace("\"name\": \"eth0.7-x\"", "\"name\": \"eth1\""));
+        bad.push(whole.replace("\"confirmed\": false,", ""));
         bad.push(whole.replace("c0000205", "c00002"));
         for text in bad {
             assert_ne!(text, whole);

@@ -8,8 +8,10 @@
 //! - [`suitability`]: whether that NIC may be touched at all, and the uplink's name.
 //! - [`phase`]: from what kernel, database and journal show to the next step, forwards or backwards. Nothing is remembered.
 //! - [`plan`]: the steps as they can be shown before they are taken.
+//! - [`handover`]: takes the steps.
 //! - [`journal`]: the NIC's whole configuration on disk, from before it is touched until it is plain again.
 
+pub mod handover;
 pub mod journal;
 pub mod phase;
 pub mod plan;

@@ -1,0 +1,472 @@
+//! Takes the steps of a way: looks, asks [`phase`](super::phase) what is next, does it, looks again.
+//!
+//! It decides nothing and remembers nothing, so an agent that was just started and the process that stands by for a dead one use it alike. Every call
+//! blocks; it belongs on a thread of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
+use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
+use crate::external_node::selection::Candidate;
+use crate::external_node::suitability::uplink_name;
+use crate::linux::KernelError;
+use crate::linux::nic::NicKernel;
+use crate::model::nic::{NicConfig, NicLink, difference};
+use crate::model::{Datapath, HostIfName, MacAddr};
+use crate::ovs::{Failing, NewPair, Notes, OfPort, OvsError, PairView, Switch};
+
+/// More steps than the longest way has: each may be undone by others once or twice.
+const STEPS_MAX: usize = 64;
+/// How long new ports may take until they can be used.
+const PORTS_WITHIN: Duration = Duration::from_secs(10);
+/// How long ports that stand already may take until they are mended; after that they are made anew.
+const MENDED_WITHIN: Duration = Duration::from_secs(3);
+/// How long the switch may take to let go of its ports.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// How long another process may have the NIC.
+const LOCK_WITHIN: Duration = Duration::from_secs(20);
+/// `IFF_LOWER_UP`: an internal port of the user-space datapath has none while nobody serves it.
+const IFF_LOWER_UP: u32 = 0x1_0000;
+
+/// The flows between the two ports of one NIC.
+pub trait PairFlows: Send + Sync + 'static {
+    /// Whether they stand, for ports of these numbers (host, uplink).
+    ///
+    /// # Errors
+    /// A sentence, when the switch cannot be asked.
+    fn stand(&self, nic: &str, ports: (OfPort, OfPort)) -> Result<bool, String>;
+    /// Installs them in place of those that stand.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn install(&self, nic: &str, ports: (OfPort, OfPort)) -> Result<(), String>;
+    /// Removes them; those that do not stand are removed.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn remove(&self, nic: &str) -> Result<(), String>;
+}
+
+/// Why a step could not be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The kernel refused.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Open vSwitch did not do it.
+    #[error(transparent)]
+    Switch(#[from] OvsError),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The flows.
+    #[error("flows of {nic}: {cause}")]
+    Flows {
+        /// Of which NIC.
+        nic: String,
+        /// Why.
+        cause: String,
+    },
+    /// It was done, and what is read back is something else.
+    #[error("{0}")]
+    NotAsWished(String),
+}
+
+/// What does not change while the agent runs.
+#[derive(Clone, Debug)]
+pub struct HandoverSettings {
+    /// The bridge.
+    pub bridge: String,
+    /// Its datapath, where it must be made.
+    pub datapath: Datapath,
+    /// This boot.
+    pub boot_id: String,
+    /// How long an attach may stay unconfirmed.
+    pub confirm_within: Duration,
+}
+
+/// For whom a NIC is attached; it goes into the journal and beside the ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Purpose {
+    /// The external node.
+    pub node: String,
+    /// Its Kubernetes namespace.
+    pub namespace: String,
+    /// What is remembered beside the ports.
+    pub notes: Notes,
+}
+
+/// Everything that was seen of one NIC at one moment.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// What decides about the next step.
+    pub observation: Observation,
+    /// The NIC.
+    pub nic: Option<NicLink>,
+    /// The link that has its own name, if that is another one.
+    pub holder: Option<NicLink>,
+    /// Its ports.
+    pub pair: Option<PairView>,
+    /// The journal, of this boot or while the NIC is not plain.
+    pub journal: Option<Journal>,
+}
+
+/// How a way ended.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// At its goal.
+    Done(Box<Seen>),
+    /// Something must change first.
+    Wait(Wait, Box<Seen>),
+}
+
+/// Takes steps.
+pub struct Handover {
+    kernel: NicKernel,
+    switch: Arc<dyn Switch>,
+    flows: Arc<dyn PairFlows>,
+    journals: JournalFolder,
+    settings: HandoverSettings,
+    /// Whether the switch's own process answers; told by whoever listens to it.
+    switch_alive: Arc<AtomicBool>,
+}
+
+impl Handover {
+    /// Works with these. `switch_alive` is false while it is known that the switch's process does not answer.
+    #[must_use]
+    pub fn new(
+        kernel: NicKernel,
+        switch: Arc<dyn Switch>,
+        flows: Arc<dyn PairFlows>,
+        journals: JournalFolder,
+        settings: HandoverSettings,
+        switch_alive: Arc<AtomicBool>,
+    ) -> Self {
+        Self { kernel, switch, flows, journals, settings, switch_alive }
+    }
+
+    /// The journals.
+    #[must_use]
+    pub fn journals(&self) -> &JournalFolder {
+        &self.journals
+    }
+
+    /// Goes the whole way of one NIC, named by its own name. `before` is told each step before it is taken, and may stop the way there.
+    ///
+    /// # Errors
+    /// The first step that failed; what stands then is as good a beginning as any.
+    pub fn drive(
+        &mut self,
+        nic: &str,
+        goal: Goal,
+        purpose: &Purpose,
+        mut before: impl FnMut(Step, &Observation) -> bool,
+    ) -> Result<Option<Outcome>, HandoverError> {
+        let _lock = self.journals.lock(nic, LOCK_WITHIN)?;
+        for _ in 0..STEPS_MAX {
+            let seen = self.observe(nic)?;
+            match next(&seen.observation, goal) {
+                Next::Do(step) if before(step, &seen.observation) => {
+                    tracing::info!(nic, ?step, "taking a step");
+                    self.perform(step, nic, &seen, purpose)?;
+                }
+                Next::Do(_) => return Ok(None),
+                Next::Done => {
+                    if goal == Goal::Plain {
+                        // One of an earlier boot says nothing of this one.
+                        self.journals.drop(nic)?;
+                    }
+                    return Ok(Some(Outcome::Done(Box::new(seen))));
+                }
+                Next::Wait(wait) => return Ok(Some(Outcome::Wait(wait, Box::new(seen)))),
+            }
+        }
+        Err(HandoverError::NotAsWished(format!("{nic} is not as wished after {STEPS_MAX} steps: something undoes them")))
+    }
+
+    /// Looks at one NIC, named by its own name.
+    ///
+    /// # Errors
+    /// When kernel or journal cannot be read. A database that cannot be read is an observation.
+    pub fn observe(&mut self, name: &str) -> Result<Seen, HandoverError> {
+        let links = self.kernel.links()?;
+        let journal = self.journals.load(name)?;
+        let uplink = journal.as_ref().map_or_else(|| uplink_name(name), |journal| journal.uplink.clone());
+        let nic = find_nic(&links, name, &uplink, journal.as_ref(), &self.settings.boot_id).cloned();
+        let place = match &nic {
+            None => NicPlace::Gone,
+            Some(nic) if nic.name == name => NicPlace::OwnName,
+            Some(nic) if nic.name == uplink => NicPlace::UplinkName,
+            Some(_) => NicPlace::OtherName,
+        };
+        // What an earlier boot wrote says nothing of a NIC that this boot has set up anew.
+        let journal = journal.filter(|journal| journal.boot_id == self.settings.boot_id || place != NicPlace::OwnName);
+        let holder = links.iter().find(|link| link.is_called(name) && nic.as_ref().is_none_or(|nic| nic.ifindex != link.ifindex)).cloned();
+        let (rows, pair) = self.rows(name, journal.as_ref(), nic.as_ref(), holder.as_ref());
+        let held = match &holder {
+            None => NameHolder::NobodyElse,
+            Some(link) if is_port(link, pair.is_some(), nic.as_ref()) => NameHolder::Port,
+            Some(_) => NameHolder::Foreign,
+        };
+        let port = holder.as_ref().filter(|_| held == NameHolder::Port);
+        let (on_nic, on_port) = self.shares(journal.as_ref(), nic.as_ref(), port, place)?;
+        let flows = pair.as_ref().and_then(PairView::numbers).is_some_and(|ports| self.flows.stand(name, ports).unwrap_or(false));
+        let guard = match &nic {
+            Some(nic) => self.kernel.is_guarded(nic)?,
+            None => false,
+        };
+        let guard_needed = journal.as_ref().map_or(self.settings.datapath == Datapath::Netdev, |journal| journal.guard);
+        let journal_state = match journal.as_ref().map(|journal| journal.intent) {
+            None => JournalState::None,
+            Some(Intent::Attaching) => JournalState::Attaching,
+            Some(Intent::Attached) => JournalState::Attached,
+            Some(Intent::Detaching) => JournalState::Detaching,
+        };
+        // Without the port nothing can be ready, whatever the database says.
+        let rows = if rows == Rows::Ready && held != NameHolder::Port { Rows::Broken } else { rows };
+        let observation =
+            Observation { nic: place, holder: held, on_nic, on_port, rows, flows, guard, guard_needed, journal: journal_state };
+        Ok(Seen { observation, nic, holder, pair, journal })
+    }
+
+    fn rows(&self, name: &str, journal: Option<&Journal>, nic: Option<&NicLink>, holder: Option<&NicLink>) -> (Rows, Option<PairView>) {
+        let view = match self.switch.read() {
+            Ok(view) => view,
+            Err(error) => {
+                tracing::debug!(%error, nic = name, "the database cannot be read");
+                return (Rows::Unknown, None);
+            }
+        };
+        let Some(pair) = view.pairs.get(name).cloned() else { return (Rows::None, None) };
+        let mac = journal.map(|journal| &journal.nic).or(nic).and_then(NicLink::mac);
+        let deaf = holder.is_some_and(|port| port.up && port.flags & IFF_LOWER_UP == 0);
+        let rows = match (&pair.host, &pair.uplink) {
+            (Some(host), Some(_))
+                if pair.numbers().is_some() && host.mac_in_use == mac && !deaf && self.switch_alive.load(Ordering::Relaxed) =>
+            {
+                Rows::Ready
+            }
+            (Some(_), Some(_)) => Rows::Broken,
+            (None, None) => return (Rows::None, None),
+            _ => Rows::One,
+        };
+        (rows, Some(pair))
+    }
+
+    fn shares(
+        &mut self,
+        journal: Option<&Journal>,
+        nic: Option<&NicLink>,
+        port: Option<&NicLink>,
+        place: NicPlace,
+    ) -> Result<(Share, Share), HandoverError> {
+        let there = nic.map(|nic| self.kernel.read(nic)).transpose()?;
+        let there_port = port.map(|port| self.kernel.read(port)).transpose()?;
+        let plain = place == NicPlace::OwnName;
+        let Some(journal) = journal else {
+            let given = |config: &Option<NicConfig>| config.as_ref().is_some_and(|config| !config.given_addresses().is_empty());
+            let share = |all: bool| if all { Share::All } else { Share::None };
+            return Ok((share(plain || given(&there)), share(given(&there_port))));
+        };
+        let wish = &journal.config;
+        let empty = wish.given_addresses().is_empty() && wish.routes.iter().all(crate::model::nic::NicRoute::is_kernel_made);
+        let share = |there: &NicConfig, labels: bool| {
+            let found = difference(wish, there, labels);
+            match (found.is_whole(), found.has_some) {
+                (true, _) => Share::All,
+                (false, true) => Share::Part,
+                (false, false) => Share::None,
+            }
+        };
+        let on_nic = match &there {
+            None => Share::None,
+            // A NIC that had nothing has all of it under its own name, and nothing to be taken from under the other.
+            Some(_) if empty && !plain => Share::None,
+            Some(there) => share(there, plain),
+        };
+        let on_port = there_port.map_or(Share::None, |there| share(&there, true));
+        Ok((on_nic, on_port))
+    }
+
+    fn perform(&mut self, step: Step, name: &str, seen: &Seen, purpose: &Purpose) -> Result<(), HandoverError> {
+        let missing = |what: &str| HandoverError::NotAsWished(format!("{step:?} of {name}: {what} is gone"));
+        let nic = || seen.nic.as_ref().ok_or_else(|| missing("the NIC"));
+        let port = || seen.holder.as_ref().ok_or_else(|| missing("the port"));
+        let journal = || seen.journal.clone().ok_or_else(|| missing("the journal"));
+        match step {
+            Step::WriteJournal => self.write_journal(name, seen, purpose)?,
+            Step::MarkAttaching => self.journals.write(&Journal { intent: Intent::Attaching, ..journal()? })?,
+            Step::MarkDetaching => self.mark_detaching(seen, journal()?)?,
+            Step::Rename => drop(self.kernel.rename(nic()?, &journal()?.uplink, &journal()?.config)?),
+            Step::RenameBack => drop(self.kernel.rename(nic()?, name, &journal()?.config)?),
+            Step::CreatePorts => self.create_ports(name, seen, &journal()?, purpose)?,
+            Step::InstallFlows => {
+                let ports = seen.pair.as_ref().and_then(PairView::numbers).ok_or_else(|| missing("a port"))?;
+                self.flows.install(name, ports).map_err(|cause| HandoverError::Flows { nic: name.to_owned(), cause })?;
+            }
+            Step::RemoveFlows => self.flows.remove(name).map_err(|cause| HandoverError::Flows { nic: name.to_owned(), cause })?,
+            Step::CopyToPort => self.kernel.put(&journal()?.config, port()?, true)?,
+            Step::CopyToNic => self.kernel.put(&journal()?.config, nic()?, nic()?.name == name)?,
+            Step::StripNic => self.kernel.strip(nic()?)?,
+            Step::StripPort => {
+                self.kernel.strip(port()?)?;
+                self.kernel.set_up(port()?, false)?;
+            }
+            Step::Guard => self.kernel.guard(nic()?)?,
+            Step::DropGuard => self.kernel.unguard(nic()?)?,
+            Step::Confirm => self.confirm(name, port()?, journal()?, purpose)?,
+            Step::DeletePorts => self.delete_ports(name)?,
+            Step::RemoveLeftover => self.kernel.remove_link(port()?)?,
+            Step::DropJournal => self.journals.drop(name)?,
+        }
+        Ok(())
+    }
+
+    fn write_journal(&mut self, name: &str, seen: &Seen, purpose: &Purpose) -> Result<(), HandoverError> {
+        let gone = || HandoverError::NotAsWished(format!("write the journal of {name}: there is no such NIC"));
+        let nic = seen.nic.as_ref().ok_or_else(gone)?;
+        let from_port = seen.observation.on_nic != Share::All && seen.observation.on_port == Share::All;
+        let source = if from_port { seen.holder.as_ref().ok_or_else(gone)? } else { nic };
+        let config = self.kernel.read(source)?;
+        let uplink = if seen.observation.nic == NicPlace::OwnName { uplink_name(name) } else { nic.name.clone() };
+        self.journals.write(&Journal {
+            intent: Intent::Attaching,
+            boot_id: self.settings.boot_id.clone(),
+            uplink,
+            bridge: self.settings.bridge.clone(),
+            node: purpose.node.clone(),
+            namespace: purpose.namespace.clone(),
+            confirmed: false,
+            confirm_until: config.taken_at.saturating_add(self.settings.confirm_within.as_secs()),
+            guard: self.settings.datapath == Datapath::Netdev,
+            nic: NicLink { name: name.to_owned(), ..nic.clone() },
+            config,
+        })?;
+        Ok(())
+    }
+
+    /// What was changed while it was attached goes back with it. A port that lost everything says nothing.
+    fn mark_detaching(&mut self, seen: &Seen, mut journal: Journal) -> Result<(), HandoverError> {
+        let port = seen.holder.as_ref().filter(|_| seen.observation.holder == NameHolder::Port && seen.observation.on_nic == Share::None);
+        if let Some(port) = port {
+            let live = self.kernel.read(port)?;
+            if difference(&journal.config, &live, true).has_some {
+                journal.config = live;
+                journal.config.link.up = true;
+            }
+        }
+        journal.intent = Intent::Detaching;
+        Ok(self.journals.write(&journal)?)
+    }
+
+    fn create_ports(&mut self, name: &str, seen: &Seen, journal: &Journal, purpose: &Purpose) -> Result<(), HandoverError> {
+        let unfit = |what: &str| HandoverError::NotAsWished(format!("make the ports of {name}: {what}"));
+        let mac = journal.nic.mac().ok_or_else(|| unfit("the NIC has no hardware address"))?;
+        self.switch.ensure_bridge(self.settings.datapath)?;
+        if seen.observation.rows == Rows::Broken {
+            // They may only have to notice that their devices are back.
+            match self.switch.wait_ready(name, mac, Failing::MayPass, MENDED_WITHIN) {
+                Ok(_) => return self.port_is_up_to_date(name, mac),
+                Err(OvsError::NotYet { .. } | OvsError::PortFailed { .. } | OvsError::NoPort { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if seen.observation.rows != Rows::None {
+            self.delete_ports(name)?;
+        }
+        let host = HostIfName::new(name).map_err(|why| unfit(&why.to_string()))?;
+        let uplink = HostIfName::new(&journal.uplink).map_err(|why| unfit(&why.to_string()))?;
+        let notes = purpose.notes.clone();
+        self.switch.create_pair(&NewPair { host, uplink, mac, mtu: journal.config.link.mtu, notes })?;
+        self.switch.wait_ready(name, mac, Failing::Ends, PORTS_WITHIN)?;
+        self.port_is_up_to_date(name, mac)
+    }
+
+    /// The database may be ahead of the kernel, or speak of a time before the switch died.
+    fn port_is_up_to_date(&mut self, name: &str, mac: MacAddr) -> Result<(), HandoverError> {
+        self.switch.wait_followed(PORTS_WITHIN)?;
+        let links = self.kernel.links()?;
+        match links.iter().find(|link| link.name == name) {
+            Some(port) if port.mac() == Some(mac) => Ok(()),
+            Some(port) => Err(HandoverError::NotAsWished(format!("the port {name} has the hardware address {}, not {mac}", port.mac))),
+            None => Err(HandoverError::NotAsWished(format!("Open vSwitch says that the port {name} is there, and the kernel has none"))),
+        }
+    }
+
+    fn delete_ports(&mut self, name: &str) -> Result<(), HandoverError> {
+        self.switch.delete_pair(name)?;
+        match self.switch.wait_gone(name, GONE_WITHIN) {
+            // A switch that is dead leaves its link behind, which is seen and removed then.
+            Ok(()) | Err(OvsError::NotYet { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn confirm(&mut self, name: &str, port: &NicLink, journal: Journal, purpose: &Purpose) -> Result<(), HandoverError> {
+        let found = self.kernel.compare(&journal.config, port, true)?;
+        if !found.is_whole() {
+            return Err(HandoverError::NotAsWished(format!("{name} was moved and is not complete: {found}")));
+        }
+        if !found.is_none() {
+            tracing::info!(nic = name, difference = %found, "the port is complete, with differences");
+        }
+        self.switch.write_notes(name, &purpose.notes)?;
+        Ok(self.journals.write(&Journal { intent: Intent::Attached, ..journal })?)
+    }
+
+    /// All NICs that a wish can mean. One behind the bridge is shown under its own name, with the host's addresses.
+    ///
+    /// # Errors
+    /// When the kernel or the journals' folder cannot be read.
+    pub fn candidates(&mut self) -> Result<(Vec<Candidate>, Vec<NicLink>), HandoverError> {
+        let links = self.kernel.links()?;
+        let mut behind: BTreeMap<u32, String> = BTreeMap::new();
+        let mut ports = Vec::new();
+        for journal in self.journals.all()?.into_iter().flatten() {
+            let nic = find_nic(&links, journal.name(), &journal.uplink, Some(&journal), &self.settings.boot_id);
+            if let Some(nic) = nic.filter(|nic| nic.name != journal.name()) {
+                behind.insert(nic.ifindex, journal.name().to_owned());
+                ports.push(journal.name().to_owned());
+            }
+        }
+        let mut candidates = Vec::new();
+        for link in links.iter().filter(|link| !ports.contains(&link.name)) {
+            let mut addresses = self.kernel.read(link)?.addresses;
+            let mut link = link.clone();
+            if let Some(own) = behind.get(&link.ifindex) {
+                if let Some(port) = links.iter().find(|port| port.name == *own) {
+                    addresses.extend(self.kernel.read(port)?.addresses);
+                }
+                link.name.clone_from(own);
+            }
+            candidates.push(Candidate { link, addresses });
+        }
+        Ok((candidates, links))
+    }
+}
+
+/// The NIC: by its index in the boot that the journal speaks of, else by its hardware address; without a journal by its own name.
+fn find_nic<'a>(links: &'a [NicLink], name: &str, uplink: &str, journal: Option<&Journal>, boot_id: &str) -> Option<&'a NicLink> {
+    let is_ports = |link: &NicLink| is_internal(link);
+    let Some(journal) = journal else {
+        let by_name = |wanted: &str| links.iter().find(|link| link.name == wanted && !is_ports(link));
+        return by_name(name).or_else(|| by_name(uplink));
+    };
+    if journal.boot_id == boot_id {
+        return links.iter().find(|link| link.ifindex == journal.nic.ifindex && link.kind == journal.nic.kind);
+    }
+    let same = |link: &&NicLink| link.mac == journal.nic.mac && link.kind == journal.nic.kind && !is_ports(link);
+    links.iter().filter(same).find(|link| link.name == name || link.name == uplink).or_else(|| links.iter().find(same))
+}
+
+/// Internal ports of the kernel's datapath have a kind of their own; those of the user-space datapath are TAPs.
+fn is_internal(link: &NicLink) -> bool {
+    ["tun", "openvswitch"].contains(&&*link.kind)
+}
+
+fn is_port(link: &NicLink, has_rows: bool, nic: Option<&NicLink>) -> bool {
+    is_internal(link) && (has_rows || nic.is_some_and(|nic| nic.mac == link.mac))
+}
