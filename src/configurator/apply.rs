@@ -56,7 +56,7 @@ fn waves(plan: &Plan) -> Vec<Vec<StepId>> {
 struct Run<'a> {
     plan: &'a Plan,
     outcomes: Vec<Option<Outcome>>,
-    /// Ends of the pairs made so far, by the step that made them.
+    /// Ends of the pairs made so far, by the step that made them; of a TAP both are the same.
     made: HashMap<StepId, (LinkId, LinkId)>,
     touched: BTreeSet<LinkId>,
 }
@@ -78,6 +78,11 @@ impl Run<'_> {
             return;
         }
         for (id, answer) in ids.into_iter().zip(kernel.execute(&ops)) {
+            if let (Ok(Done::CreatedTap(index)), Action::CreateTap(new)) = (&answer, &self.plan.steps[id].action) {
+                let link = LinkId { netns: new.link.netns, ifindex: *index };
+                self.touched.insert(link);
+                self.made.insert(id, (link, link));
+            }
             if let (Ok(Done::Created { a: index_a, b: index_b }), Action::CreateVeth { a, b, .. }) = (&answer, &self.plan.steps[id].action)
             {
                 let ends = (LinkId { netns: a.netns, ifindex: *index_a }, LinkId { netns: b.netns, ifindex: *index_b });
@@ -96,11 +101,12 @@ impl Run<'_> {
         }
         Ok(match &step.action {
             Action::CreateVeth { a, b, group, a_up, .. } => KernelOp::CreateVeth { a: a.clone(), b: b.clone(), group: *group, a_up: *a_up },
+            Action::CreateTap(new) => KernelOp::CreateTap(new.clone()),
             Action::SetLink(target, change) => KernelOp::SetLink { link: self.link(*target)?, change: change.clone() },
             Action::EnableIpv6(target, name) => KernelOp::EnableIpv6 { link: self.link(*target)?, name: name.clone() },
             Action::AddAddress(target, address) => KernelOp::AddAddress { link: self.link(*target)?, address: address.clone() },
             Action::RemoveAddress(target, address) => KernelOp::RemoveAddress { link: self.link(*target)?, address: *address },
-            Action::DeleteLink { link, mark, doomed_group } => {
+            Action::DeleteLink { link, mark, doomed_group, .. } => {
                 KernelOp::DeleteLink { link: *link, doomed_group: *doomed_group, expected: mark.clone() }
             }
         })
@@ -116,7 +122,7 @@ impl Run<'_> {
 
 fn link_of(op: &KernelOp) -> Option<LinkId> {
     match op {
-        KernelOp::CreateVeth { .. } => None,
+        KernelOp::CreateVeth { .. } | KernelOp::CreateTap(_) => None,
         KernelOp::SetLink { link, .. }
         | KernelOp::EnableIpv6 { link, .. }
         | KernelOp::AddAddress { link, .. }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::model::decode::{Decoded, Outline};
-use crate::model::{FieldError, HostIfName, InterfaceSpec, NetnsSlot};
+use crate::model::{FieldError, HostIfName, InterfaceKind, InterfaceSpec, NetnsSlot};
 
 /// Last part of an interface's config key, verbatim. For a valid wish it is the logical name.
 pub type Key = Arc<str>;
@@ -32,6 +32,8 @@ pub struct Wish {
     pub kept: bool,
     /// May take over an unmarked pair that stands under the wished names.
     pub adoptable: bool,
+    /// The header of a TAP was changed by its user since the wish was last fulfilled.
+    pub new_header: bool,
 }
 
 impl Wish {
@@ -40,7 +42,17 @@ impl Wish {
     pub fn new(key: Key, decoded: Decoded, create_revision: i64, mod_revision: i64) -> Self {
         let spec = decoded.spec.map(Arc::new).map_err(Arc::new);
         let (warnings, outline) = (decoded.warnings, decoded.outline);
-        Self { key, create_revision, mod_revision, spec, warnings, outline, kept: false, adoptable: false }
+        Self { key, create_revision, mod_revision, spec, warnings, outline, kept: false, adoptable: false, new_header: false }
+    }
+
+    /// Takes over from the wish that stood under this key before.
+    pub fn replace(&mut self, before: &Self) {
+        let header = |wish: &Self| match wish.spec.as_ref().map(|spec| &spec.kind) {
+            Ok(InterfaceKind::Tap(tap)) => Some(tap.vnet_hdr),
+            _ => None,
+        };
+        let (both, old) = (header(before).zip(header(self)), before.new_header);
+        self.new_header = both.is_some_and(|(before, now)| before != now || old);
     }
 
     /// The namespace slot that it needs; `None` for an invalid wish.

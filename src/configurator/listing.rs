@@ -135,6 +135,9 @@ impl Configurator {
         self.touch_relations(&key);
         let mut wish = Wish::new(key.clone(), decode_interface(last, &value.value), value.create_revision, value.mod_revision);
         wish.adoptable = adoptable;
+        if let Some(before) = self.desired.get(&key) {
+            wish.replace(before);
+        }
         if let Ok(spec) = &wish.spec {
             self.observed.learn(&spec.name);
         }

@@ -63,6 +63,7 @@ impl Configurator {
             Verdict::Settled(_) => {
                 if let Some(wish) = self.desired.get_mut(key) {
                     wish.adoptable = false;
+                    wish.new_header = false;
                 }
                 self.fulfilled.insert(key.clone(), revision);
                 let repaired = work.drift.contains_key(key);

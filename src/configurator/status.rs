@@ -8,8 +8,8 @@ use crate::configurator::plan::{Verdict, World};
 use crate::linux::KernelError;
 use crate::model::owner::ADDRESS_PROTO;
 use crate::model::{
-    FieldError, InterfaceAddress, InterfaceSpec, InterfaceStatus, LinkId, NamespaceStatus, NetnsSlot, ObservedLink, Reason, State,
-    Timestamp,
+    FieldError, InterfaceAddress, InterfaceKind, InterfaceSpec, InterfaceStatus, LinkId, LinkKind, NamespaceStatus, NetnsSlot,
+    ObservedLink, Reason, State, Timestamp,
 };
 
 /// A failed try of one object.
@@ -43,6 +43,7 @@ pub fn status(world: World<'_>, wish: &Wish, verdict: &Verdict, failure: Option<
     let mut status = outline(world, wish, now);
     if let Some(link) = link {
         show(&mut status, wish, link);
+        status.warnings.extend(wish.spec.as_ref().ok().and_then(|spec| opened_otherwise(&spec.kind, &link.kind)));
     }
     match verdict {
         Verdict::Resolving | Verdict::Finishing(_) => return None,
@@ -189,6 +190,14 @@ fn warnings(world: World<'_>, wish: &Wish) -> Vec<String> {
 fn shown(id: &str, name: &str) -> String {
     let id: String = id.chars().take(12).collect();
     format!("{} ({id})", name.escape_debug())
+}
+
+/// Whoever opens a TAP chooses its header.
+fn opened_otherwise(wished: &InterfaceKind, kind: &LinkKind) -> Option<String> {
+    let (InterfaceKind::Tap(tap), LinkKind::Tun(info)) = (wished, kind) else { return None };
+    let word = |on: bool| if on { "on" } else { "off" };
+    let (is, wished) = (word(info.vnet_hdr), word(tap.vnet_hdr));
+    (is != wished).then(|| format!("vnet_hdr is {is}, wished {wished}: so the program chose that opened the TAP last"))
 }
 
 fn differing_ends(spec: &InterfaceSpec, other: &InterfaceSpec) -> Vec<String> {

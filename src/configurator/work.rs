@@ -200,6 +200,7 @@ fn describe(outcome: &Outcome) -> Cow<'static, str> {
         Outcome::Done(Done::AlreadySo) => "already so".into(),
         Outcome::Done(Done::Ok) => "done".into(),
         Outcome::Done(Done::Created { a, b }) => format!("done, indexes {a} and {b}").into(),
+        Outcome::Done(Done::CreatedTap(index)) => format!("done, index {index}").into(),
         Outcome::Skipped(step) => format!("skipped, since step {} failed", step + 1).into(),
         Outcome::Failed(error) => error.to_string().into(),
     }

@@ -37,6 +37,7 @@ const IFLA_LINKINFO: u16 = 18;
 const IFLA_IFALIAS: u16 = 20;
 const IFLA_AF_SPEC: u16 = 26;
 const IFLA_GROUP: u16 = 27;
+const IFLA_CARRIER: u16 = 33;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_ALT_IFNAME: u16 = 53;
@@ -45,9 +46,11 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_TUN_OWNER: u16 = 1;
 const IFLA_TUN_GROUP: u16 = 2;
 const IFLA_TUN_TYPE: u16 = 3;
+const IFLA_TUN_PI: u16 = 4;
 const IFLA_TUN_VNET_HDR: u16 = 5;
 const IFLA_TUN_PERSIST: u16 = 6;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
+const IFLA_TUN_NUM_QUEUES: u16 = 8;
 const IFLA_INET6_CONF: u16 = 2;
 /// Place of `disable_ipv6` in `IFLA_INET6_CONF` (`DEVCONF_DISABLE_IPV6`).
 const DEVCONF_DISABLE_IPV6: usize = 26;
@@ -82,7 +85,7 @@ pub(super) fn link(payload: &[u8]) -> Option<ObservedLink> {
     let mut link = ObservedLink::bare(IfIndex::new(u32_at(header, 4)?)?, "", LinkKind::Other("".into()));
     link.admin_up = u32_at(header, 8)? & IFF_UP != 0;
     link.oper = OperState::Unknown;
-    let (mut peer, mut nsid) = (None, None);
+    let (mut peer, mut nsid, mut carrier) = (None, None, false);
     for (kind, value) in attributes_of(attributes) {
         match kind {
             IFLA_IFNAME => link.name = text(value),
@@ -91,6 +94,7 @@ pub(super) fn link(payload: &[u8]) -> Option<ObservedLink> {
             IFLA_GROUP => link.group = u32_at(value, 0).unwrap_or_default(),
             IFLA_LINK => peer = u32_at(value, 0).and_then(IfIndex::new),
             IFLA_LINK_NETNSID => nsid = i32_at(value, 0),
+            IFLA_CARRIER => carrier = value.first() == Some(&1),
             IFLA_OPERSTATE => link.oper = oper_state(value),
             IFLA_IFALIAS => link.alias = Some(text(value)),
             IFLA_LINKINFO => link.kind = link_kind(value),
@@ -99,8 +103,10 @@ pub(super) fn link(payload: &[u8]) -> Option<ObservedLink> {
             _ => {}
         }
     }
-    if link.kind == LinkKind::Veth {
-        link.peer = peer.map(|ifindex| PeerLink { ifindex, nsid, netns: None });
+    match &mut link.kind {
+        LinkKind::Veth => link.peer = peer.map(|ifindex| PeerLink { ifindex, nsid, netns: None }),
+        LinkKind::Tun(info) => info.open |= carrier,
+        LinkKind::Other(_) => {}
     }
     Some(link)
 }
@@ -199,9 +205,11 @@ fn tun(data: &[u8]) -> TunInfo {
             IFLA_TUN_OWNER => info.owner = u32_at(value, 0),
             IFLA_TUN_GROUP => info.group = u32_at(value, 0),
             IFLA_TUN_TYPE => info.tap = first == IFF_TAP,
+            IFLA_TUN_PI => info.packet_info = first != 0,
             IFLA_TUN_VNET_HDR => info.vnet_hdr = first != 0,
             IFLA_TUN_PERSIST => info.persist = first != 0,
             IFLA_TUN_MULTI_QUEUE => info.multi_queue = first != 0,
+            IFLA_TUN_NUM_QUEUES => info.open |= u32_at(value, 0).is_some_and(|queues| queues > 0),
             _ => {}
         }
     }

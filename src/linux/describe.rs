@@ -11,6 +11,7 @@ pub(super) fn op(op: &KernelOp, sockets: &Sockets) -> String {
         KernelOp::CreateVeth { a, b, .. } => {
             format!("create veth {}@{} / {}@{}", a.name, sockets.inode(a.netns), b.name, sockets.inode(b.netns))
         }
+        KernelOp::CreateTap(new) => format!("create tap {}@{}", new.link.name, sockets.inode(new.link.netns)),
         KernelOp::SetLink { link, change } => {
             let mut what: Vec<String> = Vec::new();
             what.extend(change.name.as_ref().map(|name| format!("name {name}")));

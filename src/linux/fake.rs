@@ -1,7 +1,7 @@
 //! A kernel in memory for tests: it refuses what Linux refuses, with the same errno, and forgets what Linux forgets.
 //!
 //! A [`FakeWorld`] is shared: the agent under test talks to it through a [`FakeKernel`], and the test keeps a handle to act as someone else,
-//! to plant faults, and to ask afterwards what was done. It owns no thread, socket or clock. It knows veth pairs and opaque other links; it has no
+//! to plant faults, and to ask afterwards what was done. It owns no thread, socket or clock. It knows veth pairs, TAPs and opaque other links; it has no
 //! routes, no traffic, and gives `lo` no addresses. The rules were measured on Linux 6.18.
 
 mod addresses;
@@ -118,6 +118,7 @@ fn describe(op: &KernelOp) -> String {
     let at = |link: &LinkId| format!("link {} in namespace {}", link.ifindex, link.netns);
     match op {
         KernelOp::CreateVeth { a, b, .. } => format!("create veth {}@{} / {}@{}", a.name, a.netns, b.name, b.netns),
+        KernelOp::CreateTap(new) => format!("create tap {}@{}", new.link.name, new.link.netns),
         KernelOp::SetLink { link, .. } => format!("set {}", at(link)),
         KernelOp::EnableIpv6 { link, name } => format!("enable IPv6 on `{name}`, {}", at(link)),
         KernelOp::AddAddress { link, address } => format!("add {} to {}", address.address, at(link)),
@@ -130,7 +131,7 @@ impl State {
     /// The link that an operation is about.
     fn target(&self, op: &KernelOp) -> Option<state::Uid> {
         let id = match op {
-            KernelOp::CreateVeth { .. } => return None,
+            KernelOp::CreateVeth { .. } | KernelOp::CreateTap(_) => return None,
             KernelOp::EnableIpv6 { link, name } => {
                 return self.netns.get(&link.netns)?.links.values().find(|l| l.observed.name == *name).map(|l| l.uid);
             }
@@ -146,6 +147,7 @@ impl State {
     fn apply(&mut self, op: &KernelOp) -> Result<Done, Refusal> {
         match op {
             KernelOp::CreateVeth { a, b, group, a_up } => self.create_veth(a, b, *group, *a_up),
+            KernelOp::CreateTap(new) => self.create_tap(new),
             KernelOp::SetLink { link, change } => self.set_link(*link, change),
             KernelOp::EnableIpv6 { link, name } => self.enable_ipv6(link.netns, name),
             KernelOp::AddAddress { link, address } => self.add_address(*link, address),
@@ -203,6 +205,7 @@ impl State {
 fn is_attached(op: &KernelOp, attached: &BTreeSet<NetnsId>) -> bool {
     match op {
         KernelOp::CreateVeth { a, b, .. } => attached.contains(&a.netns) && attached.contains(&b.netns),
+        KernelOp::CreateTap(new) => attached.contains(&new.link.netns),
         KernelOp::SetLink { link, .. }
         | KernelOp::EnableIpv6 { link, .. }
         | KernelOp::AddAddress { link, .. }

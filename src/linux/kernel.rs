@@ -14,8 +14,8 @@ use crate::linux::reaper::{Doomed, Reaper};
 use crate::linux::socket::{Failure, RouteSocket};
 use crate::linux::sockets::Sockets;
 use crate::linux::{
-    Done, ExpectedMark, Kernel, KernelCounters, KernelError, KernelOp, LinkSink, NetnsReading, decode, describe, encode, ipv6, read,
-    schedule,
+    Done, ExpectedMark, Kernel, KernelCounters, KernelError, KernelOp, LinkSink, NetnsReading, NewTap, decode, describe, encode, ipv6,
+    read, schedule, tap,
 };
 use crate::model::{IfIndex, LinkId, NetnsId, ObservedLink};
 use crate::namespace::NetnsHandle;
@@ -56,6 +56,7 @@ impl LinuxKernel {
         for run in places.chunk_by(|a, b| Way::of(&ops[*a]) == Way::of(&ops[*b])) {
             match Way::of(&ops[run[0]]) {
                 Way::Requests => run.chunks(MOST_AT_ONCE).for_each(|part| self.run_requests(ops, netns, part, answers)),
+                Way::Tap => run.chunks(MOST_AT_ONCE).for_each(|part| self.run_taps(ops, netns, part, answers)),
                 Way::Sysctl => self.run_sysctls(ops, netns, run, answers),
                 Way::Deletion => self.run_deletions(ops, netns, run, answers),
             }
@@ -130,6 +131,20 @@ impl LinuxKernel {
         }
     }
 
+    /// Makes TAPs on one visit of the namespace, marks them all in one send, and lets those stay that are complete.
+    fn run_taps(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
+        let new: Vec<&NewTap> =
+            places.iter().filter_map(|place| if let KernelOp::CreateTap(new) = &ops[*place] { Some(new) } else { None }).collect();
+        self.counters.count_writes(new.len() as u64);
+        let outcomes = match self.sockets.get(netns) {
+            Ok(socket) => tap::create(socket, &new),
+            Err(failure) => vec![Err(failure); new.len()],
+        };
+        for (place, outcome) in places.iter().zip(outcomes) {
+            answers[*place] = Some(self.judge(&ops[*place], outcome.map(Done::CreatedTap)));
+        }
+    }
+
     /// Looks at the links again, marks those that are still ours, and hands them to the reaper.
     fn run_deletions(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
         let doomed: Vec<Doomed> = places.iter().filter_map(|place| Doomed::of(&ops[*place])).collect();
@@ -194,6 +209,7 @@ impl Kernel for LinuxKernel {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Requests,
+    Tap,
     Sysctl,
     Deletion,
 }
@@ -204,6 +220,7 @@ impl Way {
             KernelOp::CreateVeth { .. } | KernelOp::SetLink { .. } | KernelOp::AddAddress { .. } | KernelOp::RemoveAddress { .. } => {
                 Self::Requests
             }
+            KernelOp::CreateTap(_) => Self::Tap,
             KernelOp::EnableIpv6 { .. } => Self::Sysctl,
             KernelOp::DeleteLink { .. } => Self::Deletion,
         }
@@ -253,7 +270,7 @@ fn request(op: &KernelOp, peers: &Peers) -> Result<Option<Request>, Failure> {
         KernelOp::SetLink { link, change } => encode::set_link(link.ifindex, change),
         KernelOp::AddAddress { link, address } => Some(encode::add_address(link.ifindex, address)),
         KernelOp::RemoveAddress { link, address } => Some(encode::remove_address(link.ifindex, *address)),
-        KernelOp::EnableIpv6 { .. } | KernelOp::DeleteLink { .. } => None,
+        KernelOp::CreateTap(_) | KernelOp::EnableIpv6 { .. } | KernelOp::DeleteLink { .. } => None,
     })
 }
 

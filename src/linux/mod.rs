@@ -20,12 +20,13 @@ mod schedule;
 mod socket;
 mod sockets;
 mod sys;
+mod tap;
 
 use std::fmt;
 
 pub use kernel::LinuxKernel;
 
-pub use crate::model::{ExpectedMark, LinkChange, NewAddress, NewLink, RestoredAddress};
+pub use crate::model::{ExpectedMark, LinkChange, NewAddress, NewLink, NewTap, RestoredAddress};
 use crate::model::{IfIndex, InterfaceAddress, LinkId, NetnsId, ObservedLink};
 use crate::namespace::NetnsHandle;
 
@@ -45,6 +46,8 @@ pub enum KernelOp {
         /// Whether the first end is up at once.
         a_up: bool,
     },
+    /// Make a TUN/TAP inside its namespace: complete, marked, then persistent. All or nothing: what fails, or is interrupted by our end, leaves no link.
+    CreateTap(NewTap),
     /// Change a link.
     SetLink {
         /// Which.
@@ -99,6 +102,8 @@ pub enum Done {
         /// Index of the second end.
         b: IfIndex,
     },
+    /// A TAP was made, with this index.
+    CreatedTap(IfIndex),
 }
 
 /// Why a request failed.

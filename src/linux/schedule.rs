@@ -56,6 +56,7 @@ pub(super) fn waves(ops: &[KernelOp]) -> Vec<Wave> {
 pub(super) fn sender(op: &KernelOp) -> NetnsId {
     match op {
         KernelOp::CreateVeth { a, .. } => a.netns,
+        KernelOp::CreateTap(new) => new.link.netns,
         KernelOp::SetLink { link, .. }
         | KernelOp::EnableIpv6 { link, .. }
         | KernelOp::AddAddress { link, .. }

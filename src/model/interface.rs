@@ -6,8 +6,10 @@ use crate::model::{HostIfName, InterfaceAddress, InterfaceName, MacAddr, NetnsRe
 pub const MTU_MIN: u32 = 68;
 /// Smallest MTU of a link with IPv6 (RFC 8200, section 5).
 pub const MTU_MIN_IPV6: u32 = 1280;
-/// Largest MTU of a veth or TAP.
+/// Largest MTU of a veth or TUN.
 pub const MTU_MAX: u32 = 65535;
+/// Largest MTU of a TAP: its frames have a header of 14 bytes.
+pub const MTU_MAX_TAP: u32 = MTU_MAX - 14;
 /// The MTU that the kernel gives to a new veth or TAP; meant by "not set".
 pub const MTU_DEFAULT: u32 = 1500;
 

@@ -77,6 +77,10 @@ pub struct TunInfo {
     pub vnet_hdr: bool,
     /// Survives its last open file.
     pub persist: bool,
+    /// Packets are preceded by packet information (no `IFF_NO_PI`). This and the virtio-net header are chosen anew by whoever opens it.
+    pub packet_info: bool,
+    /// A program has it open, as far as the kernel tells: it has carrier, or a queue.
+    pub open: bool,
 }
 
 /// The other end of a veth, as seen from this one (`IFLA_LINK`, `IFLA_LINK_NETNSID`).

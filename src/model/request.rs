@@ -1,8 +1,8 @@
 //! What may be asked of a link, as values: the planner writes them, the kernel part carries them out.
 
-use crate::model::{HostIfName, InterfaceAddress, MacAddr, NetnsId};
+use crate::model::{HostIfName, InterfaceAddress, MacAddr, NetnsId, TapSpec};
 
-/// One end of a veth pair to be made, complete from its first moment.
+/// A link to be made, complete from its first moment: an end of a veth pair or a TAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewLink {
     /// The namespace it is born in.
@@ -13,6 +13,21 @@ pub struct NewLink {
     pub mac: Option<MacAddr>,
     /// Its MTU in bytes.
     pub mtu: u32,
+}
+
+/// A TAP to be made: persistent, and marked before it is so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewTap {
+    /// Where, under which name, with which hardware address and MTU.
+    pub link: NewLink,
+    /// What only a TAP has.
+    pub tap: TapSpec,
+    /// Its link group.
+    pub group: u32,
+    /// Its alias.
+    pub alias: String,
+    /// Whether it is up.
+    pub up: bool,
 }
 
 /// Changes of one link, all in one request. `None` leaves a setting alone.

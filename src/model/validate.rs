@@ -79,7 +79,7 @@ fn spec(key: &str, wish: &Interface, findings: &mut Findings) -> Option<Interfac
     let host_if_name = host_if_name(wish, findings);
     let addresses = addresses::addresses(&wish.ip_addresses, findings);
     let mac = link::mac(wish, findings);
-    let mtu = link::mtu(wish.mtu, addresses.iter().any(|a| a.is_ipv6()), findings);
+    let mtu = link::mtu(wish, addresses.iter().any(|a| a.is_ipv6()), findings);
     let netns = namespace::reference(wish.namespace.as_ref(), findings);
     let kind = link::kind(wish, host_if_name.as_ref(), findings);
     Some(InterfaceSpec {

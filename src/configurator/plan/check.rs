@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::{Action, Plan, StepId, Target};
+use super::{Action, End, Plan, StepId, Target};
 use crate::configurator::observed::Observed;
 use crate::model::owner::Mark;
 use crate::model::{LinkId, MarkKind, NetnsId};
@@ -52,6 +52,11 @@ pub fn check(plan: &Plan, observed: &Observed) -> Vec<Violation> {
                     }
                 }
             }
+            Action::CreateTap(new) => {
+                if !names.insert((new.link.netns, new.link.name.clone())) {
+                    found.push(Violation::SameName(id, new.link.netns));
+                }
+            }
             Action::DeleteLink { link, .. } => {
                 let ours = observed.get(*link).is_some_and(|seen| match &seen.mark {
                     Mark::Foreign => false,
@@ -76,8 +81,13 @@ pub fn check(plan: &Plan, observed: &Observed) -> Vec<Violation> {
 fn check_target(plan: &Plan, observed: &Observed, id: StepId, target: Target) -> Option<Violation> {
     match target {
         Target::Existing(link) => observed.get(link).is_none().then_some(Violation::Unknown(id, link)),
-        Target::Created(step, _) => {
-            let made = plan.steps.get(step).is_some_and(|s| matches!(s.action, Action::CreateVeth { .. }));
+        Target::Created(step, end) => {
+            let makes = |action: &Action| match action {
+                Action::CreateVeth { .. } => true,
+                Action::CreateTap(_) => end == End::A,
+                _ => false,
+            };
+            let made = plan.steps.get(step).is_some_and(|s| makes(&s.action));
             let waits = plan.steps[id].after.contains(&step);
             (!made || !waits).then_some(Violation::NotCreated(id))
         }

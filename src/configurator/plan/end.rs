@@ -1,4 +1,4 @@
-//! One end that stands: which of its settings differ from the wish, and the steps that correct them in place.
+//! One end of a pair, or one TAP, that stands: which of its settings differ from the wish, and the steps that correct them in place.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::verdict::{Ready, one_name_each};
 use super::{Action, Planner, StepId, Target, Verdict, Waiting};
 use crate::model::interface::MTU_MIN_IPV6;
 use crate::model::owner::ADDRESS_PROTO;
-use crate::model::{InterfaceAddress, LinkId, MarkKind, ObservedAddress, ObservedLink, OperState, Reason};
+use crate::model::{InterfaceAddress, InterfaceKind, LinkId, MarkKind, ObservedAddress, ObservedLink, OperState, Reason};
 use crate::model::{LinkChange, NewAddress, RestoredAddress};
 
 impl<'a> Planner<'a> {
@@ -61,7 +61,7 @@ impl<'a> Planner<'a> {
 
     fn changes(&self, end: Ready<'a>, link: &ObservedLink) -> LinkChange {
         let owner = self.world.owner;
-        let alias = owner.alias(MarkKind::Veth, &end.spec.name);
+        let alias = owner.alias(kind_of(&end.spec.kind), &end.spec.name);
         LinkChange {
             name: None,
             mac: end.spec.mac.filter(|mac| link.mac != Some(*mac)),
@@ -166,6 +166,15 @@ fn unfinished(end: Ready<'_>, link: &ObservedLink) -> Option<Verdict> {
     let tentative = link.addresses.iter().filter(wished).find(|have| have.tentative && link.admin_up)?;
     let message = format!("duplicate address detection for {} has not ended", tentative.address.ip());
     Some(Verdict::Pending(Waiting { reason: None, message, waits_for: vec![tentative.address.ip().to_string()] }))
+}
+
+/// How a link of this kind is marked.
+fn kind_of(kind: &InterfaceKind) -> MarkKind {
+    match kind {
+        InterfaceKind::Veth { .. } => MarkKind::Veth,
+        InterfaceKind::Tap(_) => MarkKind::Tap,
+        InterfaceKind::AutoTap { .. } => MarkKind::AutoTap,
+    }
 }
 
 fn describe(change: &LinkChange, link: &ObservedLink) -> Vec<String> {

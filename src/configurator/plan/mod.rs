@@ -9,6 +9,7 @@ mod names;
 mod pair;
 mod remove;
 mod render;
+mod tap;
 mod verdict;
 
 pub use check::{Violation, check};
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::configurator::desired::{Desired, Key};
 use crate::configurator::observed::Observed;
 use crate::configurator::places::Places;
-use crate::model::{ExpectedMark, LinkChange, NewAddress, NewLink};
+use crate::model::{ExpectedMark, LinkChange, NewAddress, NewLink, NewTap};
 use crate::model::{FieldError, HostIfName, InterfaceAddress, LinkId, NetnsId, Owner, Reason};
 
 /// Stands among the dirty keys for links of ours that carry no logical name or whose removal was begun. No key of the store is called so.
@@ -79,7 +80,7 @@ pub enum End {
 pub enum Target {
     /// One that is there.
     Existing(LinkId),
-    /// An end of the pair that another step of the same plan makes.
+    /// An end of the pair, or the TAP (then [`End::A`]), that another step of the same plan makes.
     Created(StepId, End),
 }
 
@@ -99,6 +100,8 @@ pub enum Action {
         /// First end up at once.
         a_up: bool,
     },
+    /// Make a TAP in place, complete but for its addresses.
+    CreateTap(NewTap),
     /// Change a link's settings in one request.
     SetLink(Target, LinkChange),
     /// Switch IPv6 on for a link of this name.
@@ -115,6 +118,8 @@ pub enum Action {
         mark: ExpectedMark,
         /// Group of links on their way out.
         doomed_group: u32,
+        /// Why a link goes that is still wished: what it was made with is not what is wished now. Empty for what nobody wishes.
+        because: String,
     },
 }
 

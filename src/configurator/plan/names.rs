@@ -37,7 +37,11 @@ impl<'a> Planner<'a> {
         if misnamed.is_empty() {
             return;
         }
-        let Standing::Pair(end, other) = self.standing(wish) else { return };
+        let (end, other) = match self.standing(wish) {
+            Standing::Pair(end, other) => (end, other),
+            Standing::Tap(end, _) => (end, end),
+            Standing::HeldByPeer(..) | Standing::Said(_) => return,
+        };
         if self.name_is_its(end, other).is_ok() {
             self.renames.extend(misnamed.into_iter().filter(|id| id.netns == end.netns).map(|id| (id, wanted.clone())));
         }

@@ -6,7 +6,7 @@ use super::{Action, End, Planner, StepId, Target, Verdict, Waiting};
 use crate::configurator::desired::Key;
 use crate::configurator::observed::Seen;
 use crate::model::owner::{ADDRESS_PROTO, Mark};
-use crate::model::{LinkChange, NewAddress, NewLink};
+use crate::model::{LinkChange, NewAddress};
 use crate::model::{LinkId, LinkKind, MarkKind, Reason};
 
 /// Which kernel object stands for a pair.
@@ -27,6 +27,7 @@ impl<'a> Planner<'a> {
         match self.standing(wish) {
             Standing::Pair(a, b) if a.wish.key <= b.wish.key => self.plan_pair(a, b),
             Standing::Pair(a, b) => self.plan_pair(b, a),
+            Standing::Tap(end, tap) => self.plan_tap(end, tap),
             Standing::HeldByPeer(end, peer) => self.plan_held(end, &peer.clone()),
             Standing::Said(verdict) => {
                 if matches!(verdict, Verdict::Pending(_) | Verdict::Unimplemented(_)) {
@@ -58,8 +59,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Whether an end of a new pair may have its name, by right and in fact, and after which steps.
-    fn may_have_name(&self, end: Ready<'a>, other: Ready<'a>) -> Result<Vec<StepId>, Verdict> {
+    /// Whether an end of a new pair, or a new TAP, may have its name, by right and in fact, and after which steps.
+    pub(super) fn may_have_name(&self, end: Ready<'a>, other: Ready<'a>) -> Result<Vec<StepId>, Verdict> {
         self.name_is_its(end, other)?;
         self.occupied(end, None).map_err(Blocked::verdict)
     }
@@ -149,10 +150,10 @@ impl<'a> Planner<'a> {
         self.settle_end(end, end, link, false);
     }
 
-    fn create(&mut self, a: Ready<'a>, b: Ready<'a>, after: Vec<usize>) {
+    fn create(&mut self, a: Ready<'a>, b: Ready<'a>, after: Vec<StepId>) {
         let owner = self.world.owner;
-        let new = |end: Ready<'a>| NewLink { netns: end.netns, name: end.spec.host_if_name.clone(), mac: end.spec.mac, mtu: end.spec.mtu };
-        let action = Action::CreateVeth { a: new(a), b: new(b), b_key: b.wish.key.clone(), group: owner.group(), a_up: a.spec.enabled };
+        let action =
+            Action::CreateVeth { a: a.new_link(), b: b.new_link(), b_key: b.wish.key.clone(), group: owner.group(), a_up: a.spec.enabled };
         let subject = format!("{} {}", self.subject(&a.wish.key, a.netns), self.subject(&b.wish.key, b.netns));
         let made = self.push(&a.wish.key, &subject, action, after);
         for (end, which, up) in [(a, End::A, None), (b, End::B, b.spec.enabled.then_some(true))] {
@@ -160,12 +161,17 @@ impl<'a> Planner<'a> {
             let subject = self.subject(&end.wish.key, end.netns);
             let change = LinkChange { alias: Some(owner.alias(MarkKind::Veth, &end.spec.name)), up, ..LinkChange::default() };
             self.push(&end.wish.key, &subject, Action::SetLink(target, change), vec![made]);
-            for address in &end.spec.addresses {
-                let nodad = address.is_ipv6() && !self.world.settings.ipv6_dad;
-                let new = NewAddress { address: *address, proto: ADDRESS_PROTO, nodad, restore: None };
-                self.push(&end.wish.key, &subject, Action::AddAddress(target, new), vec![made]);
-            }
+            self.add_addresses(end, &subject, made, which);
             self.say(&end.wish.key, Verdict::InWork(None));
+        }
+    }
+
+    /// The addresses of a link that a step makes.
+    pub(super) fn add_addresses(&mut self, end: Ready<'a>, subject: &str, made: StepId, which: End) {
+        for address in &end.spec.addresses {
+            let nodad = address.is_ipv6() && !self.world.settings.ipv6_dad;
+            let new = NewAddress { address: *address, proto: ADDRESS_PROTO, nodad, restore: None };
+            self.push(&end.wish.key, subject, Action::AddAddress(Target::Created(made, which), new), vec![made]);
         }
     }
 }

@@ -14,7 +14,7 @@ impl Planner<'_> {
     pub(super) fn remove_links_of(&mut self, key: &Key) {
         let links: Vec<LinkId> = self.world.observed.named(key).filter(|(_, seen)| deletable(seen)).map(|(id, _)| id).collect();
         for id in links {
-            self.delete(key, id);
+            self.delete(key, id, "");
         }
     }
 
@@ -23,7 +23,7 @@ impl Planner<'_> {
         let links: Vec<LinkId> =
             self.world.observed.named(key).filter(|(id, seen)| *id != keep && deletable(seen)).map(|(id, _)| id).collect();
         for id in links {
-            self.delete(key, id);
+            self.delete(key, id, "");
         }
     }
 
@@ -39,13 +39,13 @@ impl Planner<'_> {
             let half_made: Vec<LinkId> =
                 self.world.observed.unnamed().filter(|(id, seen)| !self.is_wanted(*id, seen)).map(|(id, _)| id).collect();
             for id in half_made {
-                self.delete(&Key::from(LEFTOVERS), id);
+                self.delete(&Key::from(LEFTOVERS), id, "");
             }
         }
         if looked_at.contains(LEFTOVERS) {
             let begun: Vec<LinkId> = self.world.observed.doomed().filter(|(_, seen)| deletable(seen)).map(|(id, _)| id).collect();
             for id in begun {
-                self.delete(&Key::from(LEFTOVERS), id);
+                self.delete(&Key::from(LEFTOVERS), id, "");
             }
         }
     }
@@ -63,7 +63,8 @@ impl Planner<'_> {
         })
     }
 
-    fn delete(&mut self, key: &Key, link: LinkId) {
+    /// Removes a link of ours; `because` says why, if it is to be made anew.
+    pub(super) fn delete(&mut self, key: &Key, link: LinkId, because: &str) {
         let Some(seen) = self.world.observed.get(link) else { return };
         // One request removes both ends.
         let other_end = self.world.observed.partner(link).is_some_and(|partner| self.doomed.contains(&partner));
@@ -72,7 +73,8 @@ impl Planner<'_> {
         }
         let subject = self.subject(seen.logical().map_or(&*seen.link.name, |(_, name)| name.as_str()), link.netns);
         let mark = ExpectedMark { group: seen.link.group, alias: seen.link.alias.clone() };
-        let action = Action::DeleteLink { link, mark, doomed_group: self.world.owner.doomed_group() };
+        let (doomed_group, because) = (self.world.owner.doomed_group(), because.to_owned());
+        let action = Action::DeleteLink { link, mark, doomed_group, because };
         self.push(key, &subject, action, Vec::new());
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Action, Plan, Step, Verdict};
-use crate::model::LinkChange;
+use crate::model::{LinkChange, NewTap, TapMode};
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -17,6 +17,7 @@ impl fmt::Display for Step {
                 }
                 f.write_str(if *a_up { " up" } else { "" })
             }
+            Action::CreateTap(new) => write!(f, "create-tap {subject}{}", Tap(new)),
             Action::SetLink(_, change) => write!(f, "set-link {subject}{}", Changes(change)),
             Action::EnableIpv6(_, _) => write!(f, "enable-ipv6 {subject}"),
             Action::AddAddress(_, new) => {
@@ -24,8 +25,32 @@ impl fmt::Display for Step {
                 write!(f, "add-address {subject} {}{how}", new.address)
             }
             Action::RemoveAddress(_, address) => write!(f, "remove-address {subject} {address}"),
-            Action::DeleteLink { link, .. } => write!(f, "delete-link {subject} index {}", link.ifindex),
+            Action::DeleteLink { link, because, .. } => {
+                write!(f, "delete-link {subject} index {}", link.ifindex)?;
+                if because.is_empty() { Ok(()) } else { write!(f, " to make it anew: {because}") }
+            }
         }
+    }
+}
+
+struct Tap<'a>(&'a NewTap);
+
+impl fmt::Display for Tap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NewTap { link, tap, up, .. } = self.0;
+        write!(f, " name {} mode {}", link.name, if tap.mode == TapMode::Tap { "tap" } else { "tun" })?;
+        for (what, id) in [("owner", tap.owner), ("group", tap.group)] {
+            if let Some(id) = id {
+                write!(f, " {what} {id}")?;
+            }
+        }
+        f.write_str(if tap.multi_queue { " multi-queue" } else { "" })?;
+        f.write_str(if tap.vnet_hdr { " vnet-hdr" } else { "" })?;
+        write!(f, " mtu {}", link.mtu)?;
+        if let Some(mac) = link.mac {
+            write!(f, " mac {mac}")?;
+        }
+        f.write_str(if *up { " up" } else { "" })
     }
 }
 

@@ -3,14 +3,21 @@
 use super::{Planner, Verdict, Waiting, World};
 use crate::configurator::desired::{Key, Wish};
 use crate::configurator::places::Resolution;
-use crate::model::{FieldError, InterfaceKind, InterfaceSpec, NetnsId, Reason};
+use crate::model::{FieldError, InterfaceKind, InterfaceSpec, NetnsId, NewLink, Reason, TapSpec};
 
-/// An end of a pair that may be made: the wish and where it leads.
+/// A link that may be made, an end of a pair or a TAP: the wish and where it leads.
 #[derive(Clone, Copy)]
 pub(super) struct Ready<'a> {
     pub wish: &'a Wish,
     pub spec: &'a InterfaceSpec,
     pub netns: NetnsId,
+}
+
+impl Ready<'_> {
+    /// The link as it is to be made.
+    pub(super) fn new_link(&self) -> NewLink {
+        NewLink { netns: self.netns, name: self.spec.host_if_name.clone(), mac: self.spec.mac, mtu: self.spec.mtu }
+    }
 }
 
 /// What the wishes say of one key.
@@ -19,6 +26,8 @@ pub(super) enum Standing<'a> {
     Said(Verdict),
     /// Both ends are wished and have a place.
     Pair(Ready<'a>, Ready<'a>),
+    /// A TAP is wished and has a place.
+    Tap(Ready<'a>, &'a TapSpec),
     /// This end is fine; the other one's key is invalid, so what stands is held as it is.
     HeldByPeer(Ready<'a>, &'a Key),
 }
@@ -31,12 +40,17 @@ impl<'a> Planner<'a> {
             Ok(spec) => spec,
             Err(errors) => return Standing::Said(Verdict::Invalid(errors.to_vec())),
         };
-        let InterfaceKind::Veth { peer } = &spec.kind else {
+        if let InterfaceKind::AutoTap { .. } = &spec.kind {
             return Standing::Said(Verdict::Unimplemented(spec.kind.word()));
-        };
+        }
         let own = match place(world, wish) {
             Ok(netns) => Ready { wish, spec, netns },
             Err(verdict) => return Standing::Said(verdict),
+        };
+        let peer = match &spec.kind {
+            InterfaceKind::Veth { peer } => peer,
+            InterfaceKind::Tap(tap) => return Standing::Tap(own, tap),
+            InterfaceKind::AutoTap { .. } => return Standing::Said(Verdict::Unimplemented(spec.kind.word())),
         };
         let Some(other) = world.desired.get(peer.as_str()) else {
             let message = format!("waits for its other end: no key for `{}` is there", peer.as_str().escape_debug());

@@ -10,3 +10,4 @@ mod properties;
 mod removal;
 mod rules;
 mod states;
+mod taps;

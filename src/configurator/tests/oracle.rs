@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use super::bench::Bench;
 use crate::configurator::book::Next;
 use crate::model::owner::{ADDRESS_PROTO, Mark};
-use crate::model::{LinkId, NetnsId, ObservedLink};
+use crate::model::{LinkId, LinkKind, NetnsId, ObservedLink};
 
 /// A value as a test writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +22,18 @@ pub(super) struct Want {
     pub addresses: Vec<&'static str>,
     pub enabled: bool,
     pub mac: Option<&'static str>,
+    /// A TAP of one of a few makes, not an end of a pair.
+    pub tap: Option<Make>,
     /// Makes the value invalid in one way.
     pub bad: Option<Bad>,
+}
+
+/// What a TAP is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Make {
+    pub tun: bool,
+    pub owner: Option<u32>,
+    pub multi_queue: bool,
 }
 
 /// Ways to be invalid.
@@ -41,7 +51,7 @@ pub(super) enum Bad {
 impl Want {
     /// An enabled end without addresses.
     pub(super) fn new(peer: &'static str, netns: &'static str) -> Self {
-        Self { peer, netns: Some(netns), host: None, mtu: 0, addresses: Vec::new(), enabled: true, mac: None, bad: None }
+        Self { peer, netns: Some(netns), host: None, mtu: 0, addresses: Vec::new(), enabled: true, mac: None, tap: None, bad: None }
     }
 
     /// The value under the key `name`.
@@ -68,6 +78,12 @@ impl Want {
         if let Some(mac) = mac {
             let _ = write!(json, r#","phys_address":"{mac}""#);
         }
+        if let Some(make) = self.tap {
+            let mode = if make.tun { "TUN" } else { "TAP" };
+            let _ = write!(json, r#","type":"TAP","tap":{{"mode":"{mode}","multi_queue":{}"#, make.multi_queue);
+            let _ = make.owner.map(|owner| write!(json, r#","owner":{owner}"#));
+            json.push('}');
+        }
         let _ = write!(json, r#","ip_addresses":{addresses:?}}}"#);
         json
     }
@@ -86,6 +102,7 @@ impl Want {
             Some(Bad::Address) => Some("BAD_ADDRESS"),
             Some(Bad::Mac) => Some("BAD_MAC"),
             Some(Bad::Mtu) => Some("BAD_MTU"),
+            None if self.tap.is_some_and(|make| make.tun) && self.mac.is_some() => Some("BAD_MAC"),
             None if self.has_ipv6() && (1..1280).contains(&self.mtu) => Some("BAD_MTU"),
             None => None,
         }
@@ -94,6 +111,13 @@ impl Want {
 
 /// All wishes by key.
 pub(super) type Wants = BTreeMap<&'static str, Want>;
+
+/// How a link differs from what it was to be made with.
+fn unlike(make: Make, link: &ObservedLink) -> Option<String> {
+    let LinkKind::Tun(info) = link.kind else { return Some(format!("is a {}", link.kind.word())) };
+    let is = (!info.tap, info.owner, info.multi_queue, info.persist);
+    (is != (make.tun, make.owner, make.multi_queue, true)).then(|| format!("is {info:?}, must be {make:?}"))
+}
 
 struct Oracle<'a> {
     bench: &'a Bench,
@@ -180,6 +204,16 @@ impl Oracle<'_> {
             return expect(&format!("INVALID {reason}"));
         }
         let Some(netns) = self.netns(want) else { return expect("PENDING NAMESPACE_MISSING") };
+        if let Some(make) = want.tap {
+            return match (self.own_link(key, netns), self.blocked(key, want, netns)) {
+                (Some((_, link, _)), _) => {
+                    faults.extend(unlike(make, link).map(|what| format!("{key}: {what}")));
+                    self.end(key, want, netns, faults);
+                }
+                (None, Some(reason)) => expect(&format!("FAILED {reason}")),
+                (None, None) => expect("CONFIGURED"),
+            };
+        }
         let Some(peer) = self.wants.get(want.peer) else { return expect("PENDING PEER_MISSING") };
         if peer.invalid().is_some() {
             return match self.own_link(key, netns) {
@@ -187,7 +221,7 @@ impl Oracle<'_> {
                 Some(_) => self.end(key, want, netns, faults),
             };
         }
-        if peer.peer != key {
+        if peer.peer != key || peer.tap.is_some() {
             return expect("PENDING PEER_MISMATCH");
         }
         let Some(peer_netns) = self.netns(peer) else { return expect("PENDING NAMESPACE_MISSING") };
@@ -251,11 +285,15 @@ impl Oracle<'_> {
         };
         let what = format!("link {} of {logical} at {id:?}", link.name);
         let Some(want) = self.wants.get(logical) else { return Some(format!("{what} has no key")) };
+        if want.tap.is_some() && want.invalid().is_none() {
+            let own = self.netns(want).and_then(|netns| self.own_link(logical, netns));
+            return own.is_none_or(|own| own.0 != id).then(|| format!("{what} must not stand"));
+        }
         let peer = self.wants.get(want.peer);
         if want.invalid().is_some() || peer.is_some_and(|peer| peer.invalid().is_some()) {
             return None;
         }
-        let answered = peer.is_some_and(|peer| peer.peer == logical && self.netns(peer).is_some());
+        let answered = peer.is_some_and(|peer| peer.peer == logical && peer.tap.is_none() && self.netns(peer).is_some());
         if !answered || self.netns(want) != Some(id.netns) {
             return Some(format!("{what} must not stand"));
         }

@@ -244,6 +244,35 @@ fn repair_what_others_did() {
 }
 
 #[test]
+fn make_taps() {
+    let mut sheet = Sheet::new();
+    let tap = |settings: &str, more: &str| {
+        format!(
+            r#"{{"name":"tap1","type":"TAP","enabled":true,"namespace":{{"type":"NAMED_NS","name":"red"}},"tap":{{{settings}}}{more}}}"#
+        )
+    };
+    let owned = r#""owner":1000,"group":100,"multi_queue":true"#;
+    sheet.write(&[("tap1", &tap(owned, r#","mtu":1400,"phys_address":"02:00:00:00:00:01","ip_addresses":["10.0.0.1/24"]"#))]);
+    sheet.plan("a TAP is written");
+    sheet.write(&[("tap1", &tap(owned, r#","mtu":1300,"host_if_name":"eth1","ip_addresses":["10.0.0.2/24"]"#))]);
+    sheet.plan("its name, MTU and address change");
+    sheet.write(&[(
+        "tap1",
+        &tap(r#""owner":1001,"group":100,"vnet_hdr":true"#, r#","host_if_name":"eth1","ip_addresses":["10.0.0.2/24"]"#),
+    )]);
+    sheet.plan("owner and queues change");
+    sheet.write(&[("tap1", &tap(r#""mode":"TUN""#, ""))]);
+    sheet.plan("it becomes a TUN of nobody");
+    sheet.write(&[("tap1", &veth("tap1", "veth2", "red", "")), ("veth2", &veth("veth2", "tap1", "blue", ""))]);
+    sheet.plan("it becomes an end of a pair");
+    sheet.write(&[("tap1", &tap("", ""))]);
+    sheet.plan("and a TAP again");
+    sheet.erase("tap1");
+    sheet.plan("its key is deleted");
+    sheet.compare("make_taps");
+}
+
+#[test]
 fn switch_ipv6_on() {
     let mut sheet = Sheet::new();
     let closed = NetnsSettings { ipv6_disabled: true, ..NetnsSettings::default() };

@@ -7,7 +7,7 @@ use proptest::sample::{select, subsequence};
 use std::time::Duration;
 
 use super::bench::{Bench, killer};
-use super::oracle::{Bad, Want, Wants, faults};
+use super::oracle::{Bad, Make, Want, Wants, faults};
 use crate::linux::fake::OpKind;
 use crate::model::{InterfaceAddress, LinkId, LinkKind};
 use crate::store::StoreEvent;
@@ -15,8 +15,9 @@ use crate::store::StoreEvent;
 const KEYS: [&str; 6] = ["a1", "a2", "b1", "b2", "c1", "c2"];
 const PLACES: [&str; 4] = ["own", "red", "blue", "green"];
 const NAMES: [&str; 4] = ["x", "y", "a1", "b2"];
-const KINDS: [OpKind; 7] = [
+const KINDS: [OpKind; 8] = [
     OpKind::CreateVeth,
+    OpKind::CreateTap,
     OpKind::SetLink,
     OpKind::AddAddress,
     OpKind::RemoveAddress,
@@ -80,14 +81,25 @@ fn want(key: usize) -> impl Strategy<Value = Want> {
         addresses,
         prop::bool::weighted(0.8),
         prop_oneof![3 => Just(None), 1 => select(vec![Some("02:00:00:00:00:01"), Some("02:00:00:00:00:02")])],
+        prop_oneof![3 => Just(None), 1 => make().prop_map(Some)],
         bad,
     )
-        .prop_map(move |(peer, netns, host, mtu, addresses, enabled, mac, bad)| {
-            let bad = if peer == KEYS[key] { Some(Bad::Itself) } else { bad };
+        .prop_map(move |(peer, netns, host, mtu, addresses, enabled, mac, tap, bad)| {
+            // Only an end of a pair has a peer.
+            let bad = if peer == KEYS[key] || bad == Some(Bad::Itself) { tap.is_none().then_some(Bad::Itself) } else { bad };
+            let mac = if bad.is_some() { None } else { mac };
             // One error at a time, so that it is clear which one is told.
             let mtu = if bad.is_some() { 0 } else { mtu };
-            Want { peer, netns, host, mtu, addresses, enabled, mac, bad }
+            Want { peer, netns, host, mtu, addresses, enabled, mac, tap, bad }
         })
+}
+
+fn make() -> impl Strategy<Value = Make> {
+    (any::<bool>(), select(vec![None, Some(0), Some(1000)]), any::<bool>()).prop_map(|(tun, owner, multi_queue)| Make {
+        tun,
+        owner,
+        multi_queue,
+    })
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -106,7 +118,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => (1..PLACES.len()).prop_map(Act::Netns),
         1 => (0..PLACES.len(), 0..NAMES.len(), any::<bool>()).prop_map(|(place, name, veth)| Act::Foreign { place, name, veth }),
         1 => (0..PLACES.len(), 0..NAMES.len()).prop_map(|(place, name)| Act::ForeignGone { place, name }),
-        4 => (0..12_usize, 0..10_u8, prop::bool::weighted(0.2)).prop_map(|(pick, what, unseen)| Act::Outsider { pick, what, unseen }),
+        4 => (0..12_usize, 0..13_u8, prop::bool::weighted(0.2)).prop_map(|(pick, what, unseen)| Act::Outsider { pick, what, unseen }),
         1 => Just(Act::Lost),
         1 => Just(Act::Resync),
         1 => (1..90_u64).prop_map(Act::Wait),
@@ -240,6 +252,9 @@ impl Life {
             6 => world.add_address(id, address("10.0.0.9/24"), 0).is_err(),
             7 => world.set_alias(id, "mine").is_err(),
             8 => world.add_address(id, address("fd00::1/128"), 0).is_err(),
+            9 => world.set_tun(id, |info| info.owner = Some(7)).is_err(),
+            10 => world.set_tun(id, |info| info.persist = false).is_err(),
+            11 => world.set_tun(id, |info| (info.vnet_hdr, info.open) = (true, !info.open)).is_err(),
             _ => world.move_link(id, bench.ns("own")).is_err(),
         };
         world.mute(false);

@@ -7,7 +7,7 @@ use super::FakeWorld;
 use super::state::{Link, Marks, State, Uid};
 use crate::linux::{Done, KernelError, KernelOp};
 use crate::model::owner::Mark;
-use crate::model::{IfIndex, LinkId, LinkKind, ObservedLink, OperState, Owner};
+use crate::model::{IfIndex, LinkId, LinkKind, ObservedLink, OperState, Owner, TunInfo};
 
 /// A link that is no more.
 pub(super) struct Gone {
@@ -113,6 +113,9 @@ impl State {
 fn line(owner: &Owner, id: LinkId, link: &ObservedLink, mac_given: bool) -> String {
     let mut line = format!("{} {} alias={:?} mtu={}", id.netns, link.name, link.alias.as_deref().unwrap_or(""), link.mtu);
     line.push_str(if link.admin_up { " up" } else { " down" });
+    if let LinkKind::Tun(TunInfo { tap, owner, group, multi_queue, vnet_hdr, .. }) = link.kind {
+        let _ = write!(line, " tap={tap} owner={owner:?} group={group:?} multi_queue={multi_queue} vnet_hdr={vnet_hdr}");
+    }
     if let Some(mac) = link.mac.filter(|_| mac_given) {
         let _ = write!(line, " mac={mac}");
     }

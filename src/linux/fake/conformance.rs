@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 
-use crate::linux::{Done, ExpectedMark, Kernel, KernelError, KernelOp, LinkChange, NewAddress, NewLink};
-use crate::model::{HostIfName, IfIndex, InterfaceAddress, LinkId, MacAddr, NetnsId};
+use crate::linux::{Done, ExpectedMark, Kernel, KernelError, KernelOp, LinkChange, NewAddress, NewLink, NewTap};
+use crate::model::{HostIfName, IfIndex, InterfaceAddress, LinkId, LinkKind, MacAddr, NetnsId, TapMode, TapSpec};
 
 /// Group of the links that the script makes.
 const GROUP: u32 = 0x5600_0001;
@@ -30,6 +30,7 @@ pub fn transcript(kernel: &mut dyn Kernel, a: NetnsId, b: NetnsId) -> Result<Str
     script.changes()?;
     script.ipv4()?;
     script.ipv6()?;
+    script.taps()?;
     Ok(script.text)
 }
 
@@ -107,6 +108,36 @@ impl Script<'_> {
         self.add("a0", "fd00::4/64")
     }
 
+    fn taps(&mut self) -> Result<()> {
+        use TapMode::{Tap, Tun};
+        let plain = TapSpec { mode: Tap, owner: None, group: None, multi_queue: false, vnet_hdr: false };
+        self.tap("t0", &plain, 1500, None, "first")?;
+        self.tap("t0", &plain, 1500, None, "name taken")?;
+        self.tap("a0", &plain, 1500, None, "name taken by a veth")?;
+        let all = TapSpec { mode: Tap, owner: Some(1000), group: Some(0), multi_queue: true, vnet_hdr: true };
+        self.tap("t1", &all, 65521, Some(7), "all set")?;
+        self.tap("t2", &plain, 65522, None, "too large")?;
+        self.tap("t2", &plain, 67, None, "too small")?;
+        self.tap("t2", &plain, 1500, None, &"x".repeat(256))?;
+        let tun = TapSpec { mode: Tun, ..plain };
+        self.tap("u0", &tun, 1500, Some(8), "a TUN has no hardware address")?;
+        self.tap("u0", &tun, 65535, None, "as large as can be")?;
+        let mac = Some(MacAddr::new([2, 0, 0, 0, 0, 8])?);
+        self.set("u0", LinkChange { mac, mtu: Some(1400), ..LinkChange::default() })?;
+        self.set("t1", LinkChange { name: name("t2")?, mac, mtu: Some(1400), up: Some(false), group: Some(5), alias: None })?;
+        self.set("t2", LinkChange { mtu: Some(65522), ..LinkChange::default() })?;
+        self.add("t0", "10.1.0.1/24")?;
+        self.add("t0", "fd00:1::1/64")?;
+        self.add("u0", "10.2.0.1/24")
+    }
+
+    fn tap(&mut self, name: &str, tap: &TapSpec, mtu: u32, mac: Option<u8>, alias: &str) -> Result<()> {
+        let mac = mac.map(|last| MacAddr::new([2, 0, 0, 0, 0, last])).transpose()?;
+        let link = NewLink { netns: self.a, name: HostIfName::new(name)?, mac, mtu };
+        let what = format!("make {name} {tap:?} {mtu} {}", alias.get(..40).unwrap_or(alias));
+        self.run(&what, &KernelOp::CreateTap(NewTap { link, tap: tap.clone(), group: GROUP, alias: alias.to_owned(), up: true }))
+    }
+
     fn create(&mut self, a: (&str, NetnsId, u32), b: (&str, NetnsId, u32), a_up: bool) -> Result<()> {
         let end = |(name, netns, mtu)| anyhow::Ok(NewLink { netns, name: HostIfName::new(name)?, mac: None, mtu });
         let op = KernelOp::CreateVeth { a: end(a)?, b: end(b)?, group: GROUP, a_up };
@@ -144,7 +175,7 @@ impl Script<'_> {
     /// Runs one operation and writes down the answer and all links.
     fn run(&mut self, what: &str, op: &KernelOp) -> Result<()> {
         let answer = match self.kernel.execute(std::slice::from_ref(op)).pop() {
-            Some(Ok(Done::Created { .. })) => "created".to_owned(),
+            Some(Ok(Done::Created { .. } | Done::CreatedTap(_))) => "created".to_owned(),
             Some(Ok(Done::Ok)) => "ok".to_owned(),
             Some(Ok(Done::AlreadySo)) => "already so".to_owned(),
             Some(Err(error)) => KernelError::errno_name(&error),
@@ -156,6 +187,9 @@ impl Script<'_> {
                 let peer = link.peer.map_or("none", |peer| if peer.nsid.is_some() { "elsewhere" } else { "here" });
                 let (up, alias) = (if link.admin_up { "up" } else { "down" }, link.alias.as_deref().unwrap_or("-"));
                 write!(self.text, "    {place} {} mtu={} group={:#x} alias={alias} {up} peer={peer}", link.name, link.mtu, link.group)?;
+                if let LinkKind::Tun(info) = link.kind {
+                    write!(self.text, " {info:?}")?;
+                }
                 for address in link.addresses.iter().filter(|address| !address.kernel_made) {
                     let secondary = if address.secondary { " secondary" } else { "" };
                     write!(self.text, " [{} proto={}{secondary}]", address.address, address.proto)?;

@@ -14,6 +14,8 @@ use crate::model::{IfIndex, NetnsId};
 pub enum OpKind {
     /// [`KernelOp::CreateVeth`].
     CreateVeth,
+    /// [`KernelOp::CreateTap`].
+    CreateTap,
     /// [`KernelOp::SetLink`].
     SetLink,
     /// [`KernelOp::EnableIpv6`].
@@ -38,6 +40,7 @@ impl OpKind {
     pub fn of(op: &KernelOp) -> Self {
         match op {
             KernelOp::CreateVeth { .. } => Self::CreateVeth,
+            KernelOp::CreateTap(_) => Self::CreateTap,
             KernelOp::SetLink { .. } => Self::SetLink,
             KernelOp::EnableIpv6 { .. } => Self::EnableIpv6,
             KernelOp::AddAddress { .. } => Self::AddAddress,

@@ -6,19 +6,29 @@ use nix::errno::Errno;
 
 use super::faults::OpKind;
 use super::state::{Doomed, Refusal, State, refuse};
-use crate::linux::{Done, ExpectedMark, KernelError, LinkChange, LinkEvent, NewLink};
-use crate::model::interface::{MTU_MAX, MTU_MIN};
-use crate::model::{LinkId, LinkKind, NetnsId};
+use crate::linux::{Done, ExpectedMark, KernelError, LinkChange, LinkEvent, NewLink, NewTap};
+use crate::model::interface::{MTU_MAX, MTU_MAX_TAP, MTU_MIN};
+use crate::model::{LinkId, LinkKind, NetnsId, TapMode, TunInfo};
 
 /// Longest alias in bytes (`IFALIASZ` less one).
 const ALIAS_MAX: usize = 255;
 
-fn check_mtu(mtu: u32) -> Result<(), Refusal> {
+fn check_mtu(kind: &LinkKind, mtu: u32) -> Result<(), Refusal> {
+    let most = if is_tun(kind) == Some(false) { MTU_MAX_TAP } else { MTU_MAX };
     match mtu {
         ..MTU_MIN => Err(Refusal(Errno::EINVAL, "mtu less than device minimum")),
-        MTU_MIN..=MTU_MAX => Ok(()),
+        mtu if mtu <= most => Ok(()),
         _ => Err(Refusal(Errno::EINVAL, "mtu greater than device maximum")),
     }
+}
+
+/// Of a TUN/TAP, whether it has no Ethernet header.
+fn is_tun(kind: &LinkKind) -> Option<bool> {
+    if let LinkKind::Tun(info) = kind { Some(!info.tap) } else { None }
+}
+
+fn check_alias(alias: &str) -> Result<(), Refusal> {
+    if alias.len() > ALIAS_MAX { refuse(Errno::ERANGE) } else { Ok(()) }
 }
 
 impl State {
@@ -27,7 +37,7 @@ impl State {
         self.living(a.netns)?;
         self.living(b.netns)?;
         for end in [a, b] {
-            check_mtu(end.mtu)?;
+            check_mtu(&LinkKind::Veth, end.mtu)?;
             if self.living(end.netns)?.name_taken(end.name.as_str()) {
                 return refuse(Errno::EEXIST);
             }
@@ -64,13 +74,47 @@ impl State {
         Ok(id)
     }
 
+    /// `TUNSETIFF`, the settings and marks, `TUNSETPERSIST`: what fails before the last takes the TAP away with its descriptor.
+    pub(super) fn create_tap(&mut self, new: &NewTap) -> Result<Done, Refusal> {
+        let (link, tap) = (&new.link, &new.tap);
+        if self.living(link.netns)?.name_taken(link.name.as_str()) {
+            return refuse(Errno::EBUSY);
+        }
+        let kind = LinkKind::Tun(TunInfo {
+            tap: tap.mode == TapMode::Tap,
+            owner: tap.owner,
+            group: tap.group,
+            multi_queue: tap.multi_queue,
+            vnet_hdr: tap.vnet_hdr,
+            persist: true,
+            packet_info: false,
+            open: false,
+        });
+        check_alias(&new.alias)?;
+        if link.mac.is_some() && tap.mode == TapMode::Tun {
+            return refuse(Errno::EOPNOTSUPP);
+        }
+        check_mtu(&kind, link.mtu)?;
+        let id = self.add_link(link.netns, link.name.as_str(), kind)?;
+        let made = self.link_mut(id)?;
+        made.mac_given = link.mac.is_some();
+        made.observed.mac = link.mac.or(made.observed.mac);
+        made.observed.mtu = link.mtu;
+        made.observed.group = new.group;
+        made.observed.alias = Some(new.alias.as_str().into());
+        made.observed.admin_up = new.up;
+        // Without them it was nobody's for long.
+        made.marks.clear();
+        made.remember_marks();
+        self.emit_link(id);
+        Ok(Done::CreatedTap(id.ifindex))
+    }
+
     /// `RTM_SETLINK`: the settings one after another in the kernel's order. The first that fails ends it; what came before stays done.
     pub(super) fn set_link(&mut self, id: LinkId, change: &LinkChange) -> Result<Done, Refusal> {
-        if change.alias.as_ref().is_some_and(|alias| alias.len() > ALIAS_MAX) {
-            // Refused by the attribute policy, before the link is looked at.
-            self.living(id.netns)?;
-            return refuse(Errno::ERANGE);
-        }
+        self.living(id.netns)?;
+        // Refused by the attribute policy, before the link is looked at.
+        check_alias(change.alias.as_deref().unwrap_or_default())?;
         self.change(id)?;
         let outcome = self.set_link_in_order(id, change);
         if let Ok(link) = self.link_mut(id) {
@@ -84,6 +128,9 @@ impl State {
         if let Some(mac) = change.mac {
             // Addresses stay as they are, the kernel's link-local of the old one too.
             let link = self.link_mut(id)?;
+            if is_tun(&link.observed.kind) == Some(true) {
+                return refuse(Errno::EOPNOTSUPP);
+            }
             link.observed.mac = Some(mac);
             link.mac_given = true;
         }
@@ -118,9 +165,9 @@ impl State {
     }
 
     fn set_mtu(&mut self, id: LinkId, mtu: u32) -> Result<(), Refusal> {
-        check_mtu(mtu)?;
         let default = self.living(id.netns)?.settings.ipv6_disabled;
         let link = self.link_mut(id)?;
+        check_mtu(&link.observed.kind, mtu)?;
         let had_ipv6 = link.has_ipv6();
         link.observed.mtu = mtu;
         match (had_ipv6, link.has_ipv6()) {

@@ -8,7 +8,7 @@ use super::FakeWorld;
 use super::state::{NetnsSettings, Refusal, State};
 use crate::linux::{KernelError, LinkChange, LinkEvent, NewAddress, NewLink};
 use crate::model::interface::MTU_DEFAULT;
-use crate::model::{HostIfName, InterfaceAddress, LinkId, LinkKind, MacAddr, NetnsId};
+use crate::model::{HostIfName, InterfaceAddress, LinkId, LinkKind, MacAddr, NetnsId, TunInfo};
 
 /// A name for the kernel, or its refusal.
 fn name(text: &str) -> Result<HostIfName, Refusal> {
@@ -144,6 +144,19 @@ impl FakeWorld {
     /// `ERANGE`, `ENODEV`, `ENOENT`.
     pub fn set_alias(&self, link: LinkId, alias: &str) -> Result<(), KernelError> {
         self.set_link(link, &LinkChange { alias: Some(alias.to_owned()), ..LinkChange::default() })
+    }
+
+    /// A program opens a TAP, closes it, or changes what it was made with.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is no TUN/TAP, `ENODEV`, `ENOENT`.
+    pub fn set_tun(&self, link: LinkId, change: impl FnOnce(&mut TunInfo)) -> Result<(), KernelError> {
+        self.outside("change a TAP", |state| {
+            let LinkKind::Tun(info) = &mut state.change(link)?.observed.kind else { return Err(Refusal(Errno::EINVAL, "")) };
+            change(info);
+            state.emit_link(link);
+            Ok(())
+        })
     }
 
     /// Gives a link one more name.

@@ -11,7 +11,7 @@ use super::audit::{Gone, LogEntry};
 use super::faults::{Faults, Hidden};
 use crate::linux::{KernelCounters, LinkEvent, LinkSink};
 use crate::model::interface::MTU_MIN_IPV6;
-use crate::model::{IfIndex, LinkId, LinkKind, MacAddr, NetnsId, ObservedLink, OperState, PeerLink};
+use crate::model::{IfIndex, LinkId, LinkKind, MacAddr, NetnsId, ObservedLink, OperState, PeerLink, TunInfo};
 
 /// Number of a link in the whole world, never used twice: ours to tell whether a link is still the same one. The kernel has none.
 pub(super) type Uid = u64;
@@ -188,8 +188,9 @@ impl State {
             return refuse(Errno::EEXIST);
         }
         let ifindex = home.next_index().ok_or(Refusal(Errno::EBUSY, ""))?;
+        let bare = matches!(kind, LinkKind::Tun(TunInfo { tap: false, .. }));
         let mut observed = ObservedLink::bare(ifindex, name, kind);
-        observed.mac = generated_mac(uid);
+        observed.mac = generated_mac(uid).filter(|_| !bare);
         observed.ipv6_disabled = home.settings.ipv6_disabled;
         let mut link = Link { uid, observed, peer: None, mac_given: false, marks: Vec::new(), ipv6_ready: false, outside_changes: 0 };
         link.remember_marks();

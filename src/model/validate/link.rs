@@ -1,7 +1,7 @@
 //! What belongs to the link itself: its kind and that kind's settings, its hardware address, its MTU.
 
 use super::Findings;
-use crate::model::interface::{MTU_DEFAULT, MTU_MAX, MTU_MIN, MTU_MIN_IPV6};
+use crate::model::interface::{MTU_DEFAULT, MTU_MAX, MTU_MAX_TAP, MTU_MIN, MTU_MIN_IPV6};
 use crate::model::{HostIfName, InterfaceKind, InterfaceName, MacAddr, Reason, TapMode, TapSpec};
 use crate::proto::ligato::interface::Type;
 use crate::proto::ligato::{Interface, Tap, tap};
@@ -88,6 +88,15 @@ fn mode(tap: &Tap) -> TapMode {
     }
 }
 
+fn is_tun(wish: &Interface) -> bool {
+    wish.r#type() == Type::Tap && wish.tap.as_ref().is_some_and(|tap| mode(tap) == TapMode::Tun)
+}
+
+/// Of a TAP, the header counts; of one that someone else makes it is not known beforehand whether it has one.
+fn most_mtu(wish: &Interface) -> u32 {
+    if wish.r#type() == Type::Tap && !is_tun(wish) { MTU_MAX_TAP } else { MTU_MAX }
+}
+
 /// The hardware address; `Some(None)` where none is wished.
 #[allow(clippy::option_option, reason = "the outer one says whether the field is legal, as for every other field")]
 pub fn mac(wish: &Interface, findings: &mut Findings) -> Option<Option<MacAddr>> {
@@ -95,7 +104,7 @@ pub fn mac(wish: &Interface, findings: &mut Findings) -> Option<Option<MacAddr>>
     if text.is_empty() {
         return Some(None);
     }
-    let tun = wish.r#type() == Type::Tap && wish.tap.as_ref().is_some_and(|t| mode(t) == TapMode::Tun);
+    let tun = is_tun(wish);
     let rule = match MacAddr::parse(text) {
         Ok(_) if tun => "is given to a TUN, which has no hardware address".to_owned(),
         Ok(mac) => return Some(Some(mac)),
@@ -106,15 +115,16 @@ pub fn mac(wish: &Interface, findings: &mut Findings) -> Option<Option<MacAddr>>
 }
 
 /// The MTU in bytes; 0 is the default.
-pub fn mtu(wished: u32, ipv6: bool, findings: &mut Findings) -> Option<u32> {
+pub fn mtu(wish: &Interface, ipv6: bool, findings: &mut Findings) -> Option<u32> {
+    let (wished, most) = (wish.mtu, most_mtu(wish));
     let (least, why) = if ipv6 { (MTU_MIN_IPV6, ", the least that IPv6 works with,") } else { (MTU_MIN, "") };
     if wished == 0 {
         return Some(MTU_DEFAULT);
     }
-    if (least..=MTU_MAX).contains(&wished) {
+    if (least..=most).contains(&wished) {
         return Some(wished);
     }
-    let rule = format!("must be {least}{why} to {MTU_MAX}");
+    let rule = format!("must be {least}{why} to {most}");
     findings.error(Reason::BadMtu, "mtu", &wished.to_string(), rule, format!("correct it, or leave it out for {MTU_DEFAULT}"));
     None
 }

@@ -244,6 +244,9 @@ fn kinds() {
 
     let tun = json!({"type": 2, "veth": null, "tap": {"mode": 1}, "phys_address": "02:00:00:00:00:01"});
     assert_error(&tun, Reason::BadMac, "phys_address", "no hardware address");
+    let mtu = |mode: u8, mtu: u32| json!({"type": 2, "veth": null, "tap": {"mode": mode}, "mtu": mtu});
+    assert_eq!((plain(&mtu(0, 65521)).mtu, plain(&mtu(1, 65535)).mtu), (65521, 65535));
+    assert_error(&mtu(0, 65522), Reason::BadMtu, "mtu", "65521");
     assert_error(&json!({"type": 2, "veth": null, "tap": {"group": u32::MAX}}), Reason::BadType, "tap.group", "nobody");
 
     for (changes, says) in [
