@@ -9,7 +9,7 @@ mod support;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::wish::{veth, with};
+use support::wish::{tap, veth, with};
 use support::{Dice, Host, Point, Wire, World, eventually_ok};
 
 /// Where the requests to the kernel are sent, readings included.
@@ -145,6 +145,62 @@ fn killed_while_moving() {
     let host = Host::new();
     let kills = sweep(&mut World::new(&host), &start(), &elsewhere(), &sends());
     assert!(kills.iter().all(|kills| *kills > 5), "{kills:?}");
+}
+
+/// TAPs in three namespaces and the agent's own. Nobody on the machine has these ids: where they have a name, `ip` shows that.
+fn taps(owner: u32) -> Vec<Value> {
+    let one = |n: u8, name: &str, netns: &str, settings: Value, more: Value| {
+        with(&tap(name, netns, settings, more), json!({"phys_address": format!("02:00:00:00:01:{n:02x}")}))
+    };
+    vec![
+        one(
+            1,
+            "tap1",
+            "red",
+            json!({"owner": owner, "group": 65001}),
+            json!({"host_if_name": "eth1", "mtu": 1400, "ip_addresses": ["10.0.1.1/24", "10.0.1.2/24", "fd00:1::1/64"]}),
+        ),
+        one(2, "tap2", "red", json!({"multi_queue": owner.is_multiple_of(2)}), json!({"ip_addresses": ["10.0.2.1/24"]})),
+        one(3, "tap3", "blue", json!({"owner": owner}), json!({"mtu": 9000, "ip_addresses": ["fd00:3::1/64"]})),
+        one(4, "tap4", "", json!({"group": owner}), json!({"enabled": false})),
+    ]
+}
+
+/// At every request and at every call on the TAPs' own descriptors.
+fn sweep_taps(back: &[Value], there: &[Value]) -> Vec<[usize; 2]> {
+    let host = Host::new();
+    let mut world = World::new(&host);
+    // Made by a thread in the namespace, made persistent by the configurator's.
+    let made = Point::on("ioctl", &["/dev/net/tun".into()]);
+    let kept = Point { threads: SENDS.0, ..made.clone() };
+    [sends(), made, kept].iter().map(|point| sweep(&mut world, back, there, point)).collect()
+}
+
+#[test]
+fn killed_while_making_and_deleting_taps() {
+    let kills = sweep_taps(&[], &taps(65000));
+    assert!(kills[0][0] > 5 && kills[0][1] > 3, "{kills:?}");
+    // Name, owner and group of a TAP, at least; and the persistence of each.
+    assert!(kills[1][0] >= 3 && kills[1][1] == 0 && kills[2] == [4, 0], "{kills:?}");
+}
+
+#[test]
+fn killed_while_making_taps_anew() {
+    let kills = sweep_taps(&taps(65000), &taps(65003));
+    assert!(kills[0].iter().all(|kills| *kills > 5), "{kills:?}");
+    assert!(kills[1..].iter().flatten().all(|kills| *kills >= 3), "{kills:?}");
+}
+
+#[test]
+fn killed_while_taps_and_pairs_change_places() {
+    let host = Host::new();
+    let kills = sweep(&mut World::new(&host), &start()[..2], &taps_for_pairs(), &sends());
+    assert!(kills.iter().all(|kills| *kills > 5), "{kills:?}");
+}
+
+/// TAPs under the keys and the names of a pair.
+fn taps_for_pairs() -> Vec<Value> {
+    start()[..2].iter().map(|wish| with(wish, json!({"type": "TAP", "tap": {"owner": 65000}, "veth": null}))).collect()
 }
 
 /// The threads that delete, with more to delete than they take at once: marking, comparing again, deleting.

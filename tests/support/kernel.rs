@@ -130,5 +130,10 @@ fn digest_link(link: &Value) -> Value {
     digest.insert("up".to_owned(), up.into());
     digest.insert("kind".to_owned(), link["linkinfo"]["info_kind"].clone());
     digest.insert("addresses".to_owned(), addresses.into_iter().collect());
+    if link["linkinfo"]["info_kind"] == "tun" {
+        let made = ["type", "user", "group", "multi_queue", "persist"];
+        let made = made.iter().map(|field| (field.to_string(), link["linkinfo"]["info_data"][*field].clone()));
+        digest.insert("tun".to_owned(), made.collect::<serde_json::Map<_, _>>().into());
+    }
     digest.into()
 }

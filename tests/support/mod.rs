@@ -14,6 +14,7 @@ pub mod host;
 pub mod kernel;
 pub mod ovs;
 pub mod ovsdb_proxy;
+pub mod tun;
 pub mod wire;
 pub mod wish;
 pub mod world;

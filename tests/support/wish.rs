@@ -41,3 +41,9 @@ pub fn with(wish: &Value, more: Value) -> Value {
     more.into_iter().for_each(|(field, value)| wish[field] = value);
     wish
 }
+
+/// A TAP that the agent makes in a named namespace (its own if empty), up, with these settings, and more fields set or replaced by `more`.
+pub fn tap(name: &str, netns: &str, settings: Value, more: Value) -> Value {
+    let wish = with(&json!({"name": name, "type": "TAP", "enabled": true, "tap": settings}), more);
+    if netns.is_empty() { wish } else { with(&wish, json!({"namespace": {"type": "NAMED_NS", "name": netns}})) }
+}

@@ -157,16 +157,25 @@ fn netns(wish: &Value) -> &str {
 fn wanted_link(wish: &Value) -> Value {
     let name = wish::name(wish);
     let addresses: BTreeSet<&str> = wish["ip_addresses"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    json!({
+    let tap = wish["type"] == "TAP";
+    let mut link = json!({
         "ifname": wish["host_if_name"].as_str().unwrap_or(name),
         "address": wish["phys_address"],
         "mtu": wish["mtu"].as_u64().filter(|mtu| *mtu != 0).unwrap_or(1500),
         "group": Owner::new(AgentLabel::new("vpp1").expect("legal")).group().to_string(),
-        "ifalias": format!("vnf-agent:vpp1:veth:{name}"),
+        "ifalias": format!("vnf-agent:vpp1:{}:{name}", if tap { "tap" } else { "veth" }),
         "up": wish["enabled"],
-        "kind": "veth",
+        "kind": if tap { "tun" } else { "veth" },
         "addresses": addresses,
-    })
+    });
+    if tap {
+        let made = &wish["tap"];
+        link["tun"] = json!({
+            "type": "tap", "user": made["owner"], "group": made["group"], "persist": true,
+            "multi_queue": made["multi_queue"].as_bool().unwrap_or_default(),
+        });
+    }
+    link
 }
 
 /// The links of a namespace that are not wanted, and those that are not seen.
