@@ -1,8 +1,13 @@
 //! TAPs on the real kernel: complete and marked from the start, all or nothing, many at once; and the fake kernel's answers are the real one's.
+//!
+//! A child that is being started holds this process's descriptors for a moment, and a TAP's among them keeps the TAP open. So the tests run one
+//! after another.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod kernel_support;
+
+use std::sync::{Mutex, PoisonError};
 
 use kernel_support::*;
 use nix::errno::Errno;
@@ -10,6 +15,8 @@ use vnf_agent::linux::fake::conformance::transcript;
 use vnf_agent::linux::fake::{FakeWorld, NetnsSettings};
 use vnf_agent::linux::{Done, Kernel, KernelOp, NewLink, NewTap};
 use vnf_agent::model::{LinkId, LinkKind, TapMode, TapSpec, TunInfo};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const ALIAS: &str = "vnf-agent:test:tap:t";
 
@@ -29,6 +36,7 @@ fn make(bed: &mut Bed, netns: &TestNetns, text: &str, spec: TapSpec) -> LinkId {
 
 #[test]
 fn a_tap_is_complete() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Bed::new();
     let red = bed.netns();
     let spec = TapSpec { owner: Some(1000), group: Some(u32::MAX - 1), multi_queue: true, vnet_hdr: true, ..plain() };
@@ -56,6 +64,7 @@ fn a_tap_is_complete() {
 
 #[test]
 fn what_is_refused_leaves_nothing() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Bed::new();
     let red = bed.netns();
     red.ip("link add taken type bridge");
@@ -78,6 +87,7 @@ fn what_is_refused_leaves_nothing() {
 
 #[test]
 fn many_at_once_and_one_of_them_refused() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Bed::new();
     let (red, blue) = (bed.netns(), bed.netns());
     red.ip("link add t7 type bridge");
@@ -102,6 +112,7 @@ fn many_at_once_and_one_of_them_refused() {
 
 #[test]
 fn a_namespace_that_is_gone_says_so() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Bed::new();
     let red = bed.netns();
     let op = tap(&red, "t0", plain());
@@ -116,6 +127,7 @@ fn a_namespace_that_is_gone_says_so() {
 /// The fake kernel is worth something only as far as it answers as the real one does.
 #[test]
 fn the_fake_kernel_answers_as_this_one() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Bed::new();
     let (a, b) = (bed.netns(), bed.netns());
     for netns in [&a, &b] {
