@@ -112,6 +112,9 @@ impl Configurator {
 
     fn attach(&mut self, netns: &NetnsHandle) {
         self.parts.kernel.attach(netns);
+        if netns.own {
+            self.own = Some(netns.id);
+        }
         if self.attached.insert(netns.id) {
             self.todo.netns.insert(netns.id);
         }
@@ -289,10 +292,10 @@ impl Configurator {
         }
     }
 
-    /// Lets go of namespaces that no wish leads to and in which nothing of ours is left.
+    /// Lets go of namespaces that no wish leads to and in which nothing of ours is left; of the agent's own one never.
     pub(super) fn release(&mut self) {
         for id in std::mem::take(&mut self.todo.release) {
-            if self.places.in_use(id) {
+            if self.places.in_use(id) || self.own == Some(id) {
                 continue;
             }
             if self.in_sync.is_none() || self.observed.has_ours(id) {

@@ -85,6 +85,9 @@ pub struct Configurator {
     hold: HoldState,
     /// Namespaces that the kernel part knows.
     attached: BTreeSet<NetnsId>,
+    /// The agent's own namespace, once the search has told it. It is watched whether a wish leads there or not: what someone takes out of another
+    /// namespace ends up there first of all.
+    own: Option<NetnsId>,
     /// When each of them is read in full again.
     verify: BTreeSet<(Instant, NetnsId)>,
     verify_at: HashMap<NetnsId, Instant>,
@@ -134,6 +137,7 @@ impl Configurator {
             in_sync: None,
             hold: None,
             attached: BTreeSet::new(),
+            own: None,
             verify: BTreeSet::new(),
             verify_at: HashMap::new(),
             reread_all: None,
@@ -176,6 +180,7 @@ impl Configurator {
             desired: &self.desired,
             places: &self.places,
             observed: &self.observed,
+            own: self.own,
             settings: Settings { hold: self.hold.is_some(), ..self.parts.settings },
         }
     }

@@ -59,6 +59,8 @@ pub struct World<'a> {
     pub places: &'a Places,
     /// What the kernel showed.
     pub observed: &'a Observed,
+    /// The agent's own namespace, once it is known.
+    pub own: Option<NetnsId>,
     /// Settings.
     pub settings: Settings,
 }
@@ -227,10 +229,10 @@ impl Planner<'_> {
 
     /// `name@namespace`, as people refer to it.
     fn subject(&self, key: &str, netns: NetnsId) -> String {
-        let place = self.world.places.leading_to(netns).next().map(|slot| match slot.reference.reference() {
-            name if name.is_empty() => "own".to_owned(),
-            name => name,
-        });
+        if self.world.own == Some(netns) {
+            return format!("{key}@own");
+        }
+        let place = self.world.places.leading_to(netns).next().map(|slot| slot.reference.reference());
         format!("{key}@{}", place.unwrap_or_else(|| format!("netns-{netns}")))
     }
 }

@@ -138,8 +138,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The other end's key is invalid: what stands is held as it is; this end is still kept as wished.
+    /// The other end's key is invalid: what stands of a pair is held as it is; this end is still kept as wished.
     fn plan_held(&mut self, end: Ready<'a>, peer: &Key) {
+        self.remove_other_kinds(&end.wish.key, MarkKind::Veth);
         let observed = self.world.observed;
         let standing = observed.named(&end.wish.key).find(|(id, seen)| id.netns == end.netns && is_veth_end(&seen.mark, &seen.link.kind));
         let Some((link, _)) = standing else {

@@ -18,6 +18,16 @@ impl Planner<'_> {
         }
     }
 
+    /// Removes links of ours with this logical name that are of another kind.
+    pub(super) fn remove_other_kinds(&mut self, key: &Key, kind: MarkKind) {
+        let other = |seen: &Seen| seen.logical().is_some_and(|(marked, _)| marked != kind);
+        let links: Vec<LinkId> =
+            self.world.observed.named(key).filter(|(_, seen)| other(seen) && deletable(seen)).map(|(id, _)| id).collect();
+        for id in links {
+            self.delete(key, id, "");
+        }
+    }
+
     /// Removes links of ours with this logical name other than the one that stands for it.
     pub(super) fn remove_strays(&mut self, key: &Key, keep: LinkId) {
         let links: Vec<LinkId> =

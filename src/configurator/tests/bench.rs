@@ -12,7 +12,7 @@ use crate::configurator::{Configurator, Now, Parts};
 use crate::linux::fake::{FakeWorld, NetnsSettings};
 use crate::linux::{LinkEvent, LinkSink};
 use crate::model::{AgentLabel, InterfaceStatus, NetnsId, NetnsRef, NetnsSlot, Owner, Reason, Timestamp};
-use crate::namespace::{NetnsEvent, NetnsSink, NetnsTracker};
+use crate::namespace::{NetnsEvent, NetnsHandle, NetnsSink, NetnsTracker};
 use crate::store::{StoreEvent, StoreIdentity, StoreSink, Versioned};
 
 pub(super) const CLUSTER: u64 = 0xc1;
@@ -58,6 +58,11 @@ struct Host {
     create: Vec<NetnsSlot>,
 }
 
+/// The namespace of this name.
+fn handle(world: &FakeWorld, name: &str, id: NetnsId) -> NetnsHandle {
+    NetnsHandle { own: name == "own", ..world.handle(id) }
+}
+
 struct FakeTracker {
     host: Mutex<Host>,
     world: FakeWorld,
@@ -73,7 +78,7 @@ impl FakeTracker {
         };
         let slot = slot.clone();
         self.inbox.netns_event(match host.names.get(name) {
-            Some(id) => NetnsEvent::Bound { slot, netns: self.world.handle(*id), created: false, container: None },
+            Some(id) => NetnsEvent::Bound { slot, netns: handle(&self.world, name, *id), created: false, container: None },
             None => NetnsEvent::Unbound { slot, reason: Reason::NamespaceMissing, message: format!("namespace `{name}` is not there") },
         });
     }
@@ -168,7 +173,7 @@ impl Bench {
 
     pub(super) fn boot_up(&mut self) {
         for (name, id) in &self.names {
-            self.inbox.netns_event(NetnsEvent::Found { netns: self.world.handle(*id), reference: name.clone() });
+            self.inbox.netns_event(NetnsEvent::Found { netns: handle(&self.world, name, *id), reference: name.clone() });
         }
         self.inbox.netns_event(NetnsEvent::SearchDone);
         self.list();
