@@ -119,7 +119,9 @@ fn a_namespace_that_is_gone_says_so() {
     bed.kernel.detach(red.id);
     assert!(bed.execute_one(op.clone()).unwrap_err().is(Errno::ENOENT));
     bed.kernel.attach(&red.handle());
+    let path = red.path.clone();
     drop(red);
+    bed.until("the thread inside has ended", |_| (!path.exists()).then_some(()));
     let error = bed.execute_one(op).unwrap_err();
     assert!([Errno::ENOENT, Errno::ESRCH, Errno::ESTALE].iter().any(|errno| error.is(*errno)), "{error}");
 }
