@@ -60,6 +60,17 @@ fn an_answer_to_a_question_from_before_the_end_is_asked_for_again() {
 }
 
 #[test]
+fn a_listing_from_before_a_start_ends_nothing() {
+    let mut book = Book::default();
+    let asked = book.clock();
+    run(&mut book, "a", "ms1", 10);
+    let effects = book.listed(asked, &ids(&[]));
+    assert_eq!((effects.ask, effects.over), (ids(&["a"]), ids(&[])));
+    assert_eq!(holder(&book, "ms1"), Some("a".to_owned()));
+    assert_eq!(book.listed(book.clock(), &ids(&[])).over, ids(&["a"]));
+}
+
+#[test]
 fn a_late_end_of_an_earlier_run_ends_nothing() {
     let mut book = Book::default();
     run(&mut book, "a", "ms1", 20);
