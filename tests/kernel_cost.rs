@@ -1,122 +1,87 @@
-//! What the kernel work costs. Numbers are printed, not judged: they belong to one machine at one time.
-//!
-//! `cargo test --release --test kernel_cost -- --ignored --nocapture`
+//! What the kernel is asked for, counted: these numbers do not depend on the machine. How long it takes is measured by `make bench`.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "it measures and prints")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod kernel_support;
+mod support;
 
-use std::time::{Duration, Instant};
+use kernel_support::{Bed, add, create, ends, set};
+use support::{Agent, Host, eventually, eventually_eq, pair};
+use vnf_agent::linux::{Kernel, LinkChange};
 
-use kernel_support::*;
-use vnf_agent::linux::{ExpectedMark, Kernel, KernelOp, LinkChange};
+const SPACES: [&str; 4] = ["ns0", "ns1", "ns2", "ns3"];
+const PAIRS: usize = 40;
 
-const PAIRS: usize = 1000;
-const SPACES: usize = 10;
-
-fn alias(text: String) -> LinkChange {
-    LinkChange { alias: Some(text), ..LinkChange::default() }
+/// An agent that has made the pairs, and its host.
+fn many_pairs(host: &Host) -> Agent<'_> {
+    let agent = host.agent().with_http().started();
+    let wishes: Vec<_> = (0..PAIRS).flat_map(|n| pair(n, SPACES[n % 4], SPACES[(n + 1) % 4])).collect();
+    agent.apply(&wishes);
+    let names: Vec<String> = (0..PAIRS).flat_map(|n| [format!("a{n}"), format!("b{n}")]).collect();
+    agent.wait_configured(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    agent
 }
 
-fn per_pair(what: &str, took: Duration) {
-    println!("{what:<44} {:>8.1} us/pair", took.as_secs_f64() * 1e6 / PAIRS as f64);
+/// Lets the agent read the store and the kernel again, and waits until it has.
+fn resync(agent: &Agent<'_>) {
+    let reads = agent.metric("namespace_reads");
+    agent.ask(&["resync"]);
+    let all = SPACES.len() as f64;
+    eventually("all namespaces are read again", || agent.metric("namespace_reads") >= reads + all);
 }
 
+/// One request makes a pair; each end gets its alias (the second one is put up by the same request) and its address. Nothing is moved.
 #[test]
-#[ignore = "prints numbers and judges nothing; run by hand as said above"]
-fn pairs() {
-    for round in 0..3 {
-        for link_locals in [true, false] {
-            println!("round {round}, IPv6 link-locals {}", if link_locals { "on" } else { "off" });
-            one_round(link_locals);
-        }
-    }
+fn a_pair_costs_five_messages_and_no_move() {
+    let host = Host::with_netns(&SPACES);
+    let agent = many_pairs(&host);
+    let expected = (5 * PAIRS) as f64;
+    eventually_eq("five writes a pair", &expected, || agent.metric("kernel_writes"));
+    resync(&agent);
+    assert_eq!(agent.metric("kernel_writes"), expected, "and none came later");
+    assert_eq!(agent.metric("link_moves"), 0.0);
 }
 
-fn one_round(link_locals: bool) {
-    let mut bed = Bed::new();
-    let spaces: Vec<_> = (0..SPACES).map(|_| bed.netns()).collect();
-    for netns in &spaces {
-        if !link_locals {
-            netns.run(|| std::fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1").unwrap());
-        }
-        bed.kernel.read_netns(netns.id).unwrap();
-    }
-    let place = |i: usize| (&spaces[i % SPACES], &spaces[(i + 1 + i / SPACES % (SPACES - 1)) % SPACES]);
-    let creations: Vec<_> = (0..PAIRS)
-        .map(|i| {
-            let (a, b) = place(i);
-            let mut op = create((a, &format!("a{i}")), (b, &format!("b{i}")));
-            if let KernelOp::CreateVeth { a, b, .. } = &mut op {
-                a.mac = Some(mac(1));
-                b.mac = Some(mac(2));
-                a.mtu = 1400;
-                b.mtu = 1400;
-            }
-            op
-        })
-        .collect();
-    let before = bed.kernel.counters();
-    let start = Instant::now();
-    let answers = bed.kernel.execute(&creations);
-    let created = start.elapsed();
-    let ends: Vec<_> = answers.into_iter().enumerate().map(|(i, d)| ends(place(i).0, place(i).1, d.unwrap())).collect();
-    let mut rest = Vec::with_capacity(4 * PAIRS);
-    for (i, (a, b)) in ends.iter().enumerate() {
-        rest.push(set(*a, alias(format!("vnf-agent:vpp1:veth:a{i}"))));
-        rest.push(set(*b, LinkChange { up: Some(true), ..alias(format!("vnf-agent:vpp1:veth:b{i}")) }));
-        let subnet = |last: u8| format!("10.{}.{}.{last}/30", i >> 8, i & 255);
-        rest.push(add(*a, &subnet(1)));
-        rest.push(add(*b, &subnet(2)));
-    }
-    assert!(bed.kernel.execute(&rest).iter().all(Result::is_ok));
-    per_pair("create", created);
-    per_pair("create, alias both, peer up, an address each", start.elapsed());
-    let cost = bed.kernel.counters();
-    println!("  writes {}, reads {}, sends {}", cost.writes - before.writes, cost.reads - before.reads, cost.sends - before.sends);
-
-    let start = Instant::now();
-    let links: usize = spaces.iter().map(|netns| bed.kernel.read_netns(netns.id).unwrap().links.len()).sum();
-    println!("  read {links} links with addresses: {:.2} ms", start.elapsed().as_secs_f64() * 1e3);
-    let start = Instant::now();
-    for (a, b) in &ends {
-        assert!(bed.kernel.read_link(*a).unwrap().is_some() && bed.kernel.read_link(*b).unwrap().is_some());
-    }
-    println!("  read one link with addresses: {:.1} us", start.elapsed().as_secs_f64() * 1e6 / (2 * PAIRS) as f64);
-
-    let expected = ExpectedMark { group: GROUP, alias: None };
-    let deletions: Vec<_> =
-        ends.iter().map(|(a, _)| KernelOp::DeleteLink { link: *a, doomed_group: DOOMED, expected: expected.clone() }).collect();
-    let start = Instant::now();
-    assert!(bed.kernel.execute(&deletions).iter().all(Result::is_ok));
-    per_pair("delete, handed over", start.elapsed());
-    while spaces.iter().any(|netns| bed.kernel.read_netns(netns.id).unwrap().links.len() > 1) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    per_pair("delete, all gone", start.elapsed());
-}
-
+/// Where everything is as wished, looking at everything again modifies nothing.
 #[test]
-#[ignore = "prints numbers and judges nothing; run by hand as said above"]
-fn one_pair_at_a_time() {
+fn a_resync_of_what_is_right_writes_nothing() {
+    let host = Host::with_netns(&SPACES);
+    let agent = many_pairs(&host);
+    resync(&agent);
+    let (writes, steps) = (agent.metric("kernel_writes"), agent.metric("steps"));
+    for _ in 0..3 {
+        resync(&agent);
+    }
+    assert_eq!((agent.metric("kernel_writes"), agent.metric("steps")), (writes, steps));
+}
+
+/// Many requests share a send: the links of a wave, then per namespace the rest.
+#[test]
+fn a_wave_takes_few_sends() {
+    const MOST_IN_A_SEND: u64 = 64;
     let mut bed = Bed::new();
     let (red, blue) = (bed.netns(), bed.netns());
-    let mut took = Vec::new();
-    for i in 0..200 {
-        let start = Instant::now();
-        let done = bed.execute_one(create((&red, &format!("a{i}")), (&blue, &format!("b{i}")))).unwrap();
-        let (a, b) = ends(&red, &blue, done);
-        let second_up = LinkChange { up: Some(true), ..alias(format!("vnf-agent:vpp1:veth:b{i}")) };
-        let rest = [
-            set(a, alias(format!("vnf-agent:vpp1:veth:a{i}"))),
-            set(b, second_up),
-            add(a, &format!("10.1.{i}.1/30")),
-            add(b, &format!("10.1.{i}.2/30")),
-        ];
-        assert!(bed.kernel.execute(&rest).iter().all(Result::is_ok));
-        assert!(bed.link(a).is_some() && bed.link(b).is_some());
-        took.push(start.elapsed());
+    for netns in [&red, &blue] {
+        bed.kernel.read_netns(netns.id).unwrap();
     }
-    took.sort();
-    println!("one pair, complete and read back: p50 {:?}, p99 {:?}", took[100], took[198]);
+    let count = 2 * MOST_IN_A_SEND;
+    let creations: Vec<_> = (0..count).map(|i| create((&red, &format!("a{i}")), (&blue, &format!("b{i}")))).collect();
+    let before = bed.kernel.counters();
+    let made: Vec<_> = bed.kernel.execute(&creations).into_iter().map(|done| ends(&red, &blue, done.unwrap())).collect();
+    let links = bed.kernel.counters();
+    assert_eq!((links.writes - before.writes, links.sends - before.sends, links.reads - before.reads), (count, count / MOST_IN_A_SEND, 0));
+
+    let alias = |end: char, i: usize| LinkChange { alias: Some(format!("vnf-agent:vpp1:veth:{end}{i}")), ..LinkChange::default() };
+    let rest: Vec<_> = made
+        .iter()
+        .enumerate()
+        .flat_map(|(i, (a, b))| {
+            let up = LinkChange { up: Some(true), ..alias('b', i) };
+            [set(*a, alias('a', i)), add(*a, &format!("10.1.{i}.1/30")), set(*b, up), add(*b, &format!("10.1.{i}.2/30"))]
+        })
+        .collect();
+    assert!(bed.kernel.execute(&rest).iter().all(Result::is_ok));
+    let all = bed.kernel.counters();
+    let (writes, sends) = (all.writes - links.writes, all.sends - links.sends);
+    assert_eq!((writes, sends, all.reads - links.reads, all.moves), (4 * count, 4 * count / MOST_IN_A_SEND, 0, 0));
 }

@@ -1,144 +1,197 @@
-//! The floor: the same requests to the same kernel, batched in the same way, without an agent around them.
+//! The floor: what the kernel itself takes for the same links with the same attributes, asked for in the cheapest way that is known.
+//!
+//! All links of a wave first, 64 in a send; then per namespace what could not be said at the creation. Only the last message of a send is acknowledged, the
+//! indexes are chosen beforehand, and nothing is read.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use vnf_agent::linux::netns_thread::own_cookie;
-use vnf_agent::linux::{Done, ExpectedMark, Kernel, KernelOp, LinkChange, LinkEvent, LinkSink, LinuxKernel, NewAddress, NewLink};
-use vnf_agent::model::{HostIfName, InterfaceAddress, LinkId, NetnsId};
-use vnf_agent::namespace::{NetnsHandle, OpenNetns};
+use nix::errno::Errno;
 
+use crate::netlink::*;
 use crate::support::Host;
-use crate::support::host::inode;
+use crate::tun;
+use crate::work::{End, MTU, ORIGIN, PREFIX, Pair, alias, netns_name};
 
-/// Groups of a label that no agent here has.
+/// Whose links these are, as far as their marks say.
+pub const LABEL: &str = "bench-floor";
+/// Their group, and that of those which are being deleted.
 const GROUP: u32 = 0x5600_0f10;
 const DOOMED: u32 = 0x5700_0f10;
+/// Most messages in one send.
+const SEND: usize = 64;
+/// Threads that delete by group: the kernel lets each wait for about 20 ms, and their waiting overlaps.
+const THREADS: usize = 8;
 
-struct ByPath(PathBuf);
-
-impl OpenNetns for ByPath {
-    fn open(&self) -> io::Result<OwnedFd> {
-        Ok(File::open(&self.0)?.into())
-    }
-}
-
-struct Deaf;
-
-impl LinkSink for Deaf {
-    fn link_event(&self, _: LinkEvent) {}
-}
-
-/// One pair: logical names' prefix letters are `a` and `b`.
-pub struct Pair<'s> {
-    pub n: usize,
-    pub places: [&'s str; 2],
-}
-
-/// The kernel, with the namespaces of a host attached.
+/// Sockets in all namespaces of a host, and in its own one.
 pub struct Floor {
-    kernel: LinuxKernel,
-    ids: HashMap<String, NetnsId>,
+    own: Conn,
+    inside: Vec<Conn>,
+    files: Vec<File>,
 }
 
 impl Floor {
-    pub fn new(host: &Host, spaces: &[String]) -> Self {
-        let handle = |name: &str| {
-            let path = host.netns_file(name);
-            let id = host.inside(name, own_cookie).unwrap();
-            NetnsHandle { id, inode: inode(&path), own: name.is_empty(), opener: Arc::new(ByPath(path)) }
-        };
-        let mut kernel = host.inside("", || LinuxKernel::new(handle(""), Arc::new(Deaf)).unwrap());
-        let ids = spaces.iter().map(|name| {
-            let handle = handle(name);
-            kernel.attach(&handle);
-            (name.clone(), handle.id)
-        });
-        let ids = ids.collect();
-        Self { kernel, ids }
+    pub fn new(host: &Host, spaces: usize) -> Self {
+        let names: Vec<String> = (0..spaces).map(netns_name).collect();
+        let inside = names.iter().map(|name| Conn::inside(host, name)).collect();
+        let files = names.iter().map(|name| File::open(host.netns_file(name)).unwrap()).collect();
+        Self { own: Conn::inside(host, ""), inside, files }
     }
 
-    fn execute(&mut self, ops: &[KernelOp]) -> Vec<Done> {
-        self.kernel.execute(ops).into_iter().map(Result::unwrap).collect()
+    /// What was sent so far.
+    pub fn sent(&self) -> Sent {
+        let all = self.inside.iter().chain([&self.own]);
+        all.fold(Sent::default(), |sum, conn| Sent { messages: sum.messages + conn.sent.messages, sends: sum.sends + conn.sent.sends })
     }
 
-    /// Makes pairs as the agent does: created, named, up, addressed. Returns their ends.
-    pub fn make(&mut self, pairs: &[Pair<'_>]) -> Vec<[LinkId; 2]> {
-        let link = |netns: NetnsId, name: String| NewLink { netns, name: HostIfName::new(&name).unwrap(), mac: None, mtu: 1500 };
-        let creations: Vec<KernelOp> = pairs
-            .iter()
-            .map(|pair| {
-                let [a, b] = pair.places.map(|place| self.ids[place]);
-                let (a, b) = (link(a, format!("a{}", pair.n)), link(b, format!("b{}", pair.n)));
-                KernelOp::CreateVeth { a, b, group: GROUP, a_up: true }
-            })
-            .collect();
-        let done = self.execute(&creations);
-        let ends: Vec<[LinkId; 2]> = done.into_iter().zip(pairs).map(|(done, pair)| self.ends(done, pair)).collect();
-        let mut rest = Vec::with_capacity(4 * pairs.len());
-        for (pair, ends) in pairs.iter().zip(&ends) {
-            let alias = |end: char| Some(format!("vnf-agent:floor:veth:{end}{}", pair.n));
-            rest.push(KernelOp::SetLink { link: ends[0], change: LinkChange { alias: alias('a'), ..LinkChange::default() } });
-            rest.push(KernelOp::SetLink {
-                link: ends[1],
-                change: LinkChange { alias: alias('b'), up: Some(true), ..LinkChange::default() },
+    /// Makes pairs, so many at a time.
+    pub fn create(&mut self, pairs: &[Pair], wave: usize) {
+        for wave in pairs.chunks(wave) {
+            for part in wave.chunks(SEND) {
+                let mut batch = Batch::default();
+                part.iter().for_each(|pair| self.creation(&mut batch, pair));
+                self.own.send(batch).unwrap();
+            }
+            self.each_end(wave, 2, |batch, end, second| {
+                let up = if second { IFF_UP } else { 0 };
+                batch.add(RTM_SETLINK, 0, &link_header(end.index, up, up), |attributes| {
+                    attributes.put(IFLA_IFALIAS, alias(LABEL, "veth", &end.name).as_bytes());
+                });
+                add_address(batch, end.index, end);
             });
-            for (last, link) in (1..).zip(ends) {
-                let ip = format!("10.{}.{}.{last}", 200 + pair.n / 250, pair.n % 250).parse().unwrap();
-                let address = InterfaceAddress::new(ip, 24).unwrap();
-                let address = NewAddress { address, proto: 118, nodad: true, restore: None };
-                rest.push(KernelOp::AddAddress { link: *link, address });
+        }
+    }
+
+    fn creation(&self, batch: &mut Batch, pair: &Pair) {
+        let [a, b] = &pair.ends;
+        let link = |attributes: &mut Attributes<'_>, end: &End| {
+            attributes.name(IFLA_IFNAME, &end.name);
+            attributes.put(IFLA_ADDRESS, &end.mac);
+            attributes.number(IFLA_MTU, MTU);
+            attributes.number(IFLA_GROUP, GROUP);
+            attributes.number(IFLA_NUM_TX_QUEUES, 1);
+            attributes.number(IFLA_NUM_RX_QUEUES, 1);
+            attributes.number(IFLA_NET_NS_FD, self.files[end.netns].as_raw_fd().cast_unsigned());
+        };
+        batch.add(RTM_NEWLINK, CREATE, &link_header(a.index, IFF_UP, IFF_UP), |attributes| {
+            link(attributes, a);
+            attributes.nest(IFLA_LINKINFO, &[], |info| {
+                info.put(IFLA_INFO_KIND, b"veth");
+                info.nest(IFLA_INFO_DATA, &[], |data| {
+                    data.nest(VETH_INFO_PEER, &link_header(b.index, 0, 0), |peer| link(peer, b));
+                });
+            });
+        });
+    }
+
+    /// Writes messages for each end (told whether it is a pair's second one), namespace by namespace.
+    fn each_end(&mut self, pairs: &[Pair], messages: usize, write: impl Fn(&mut Batch, &End, bool)) {
+        let mut places: Vec<Vec<(&End, bool)>> = vec![Vec::new(); self.inside.len()];
+        for pair in pairs {
+            for (end, second) in pair.ends.iter().zip([false, true]) {
+                places[end.netns].push((end, second));
             }
         }
-        self.execute(&rest);
-        ends
-    }
-
-    fn ends(&self, done: Done, pair: &Pair<'_>) -> [LinkId; 2] {
-        let Done::Created { a, b } = done else { panic!("a creation answered {done:?}") };
-        let [netns_a, netns_b] = pair.places.map(|place| self.ids[place]);
-        [LinkId { netns: netns_a, ifindex: a }, LinkId { netns: netns_b, ifindex: b }]
-    }
-
-    /// Reads links one by one.
-    pub fn read_back(&mut self, ends: &[LinkId]) {
-        ends.iter().for_each(|end| assert!(self.kernel.read_link(*end).unwrap().is_some()));
-    }
-
-    /// Reads all namespaces in full.
-    pub fn read_all(&mut self) -> usize {
-        let ids: Vec<NetnsId> = self.ids.values().copied().collect();
-        ids.iter().map(|id| self.kernel.read_netns(*id).unwrap().links.len()).sum()
-    }
-
-    /// Sets the MTU of links.
-    pub fn set_mtu(&mut self, ends: &[[LinkId; 2]], mtu: u32) {
-        let change = LinkChange { mtu: Some(mtu), ..LinkChange::default() };
-        let ops: Vec<_> = ends.iter().flatten().map(|link| KernelOp::SetLink { link: *link, change: change.clone() }).collect();
-        self.execute(&ops);
-    }
-
-    /// Deletes pairs and waits until they are gone.
-    pub fn delete(&mut self, ends: &[[LinkId; 2]]) {
-        let expected = ExpectedMark { group: GROUP, alias: None };
-        let deletion = |[a, _]: &[LinkId; 2]| KernelOp::DeleteLink { link: *a, doomed_group: DOOMED, expected: expected.clone() };
-        self.execute(&ends.iter().map(deletion).collect::<Vec<_>>());
-        for [a, _] in ends {
-            while self.kernel.read_link(*a).unwrap().is_some() {
-                std::thread::sleep(Duration::from_micros(200));
+        for (conn, ends) in self.inside.iter_mut().zip(places) {
+            for part in ends.chunks(SEND / messages) {
+                let mut batch = Batch::default();
+                part.iter().for_each(|(end, second)| write(&mut batch, end, *second));
+                conn.send(batch).unwrap();
             }
         }
+    }
+
+    /// Makes TAPs: on a thread in each namespace, then one send there.
+    pub fn create_taps(&mut self, host: &Host, taps: &[End]) {
+        for (place, conn) in self.inside.iter_mut().enumerate() {
+            let here: Vec<&End> = taps.iter().filter(|tap| tap.netns == place).collect();
+            host.inside(&netns_name(place), || here.iter().for_each(|tap| tun::create(&tap.name, tap.index)));
+            for part in here.chunks(SEND / 2) {
+                let mut batch = Batch::default();
+                for tap in part {
+                    batch.add(RTM_SETLINK, 0, &link_header(tap.index, IFF_UP, IFF_UP), |attributes| {
+                        attributes.put(IFLA_ADDRESS, &tap.mac);
+                        attributes.number(IFLA_MTU, MTU);
+                        attributes.number(IFLA_GROUP, GROUP);
+                        attributes.put(IFLA_IFALIAS, alias(LABEL, "tap", &tap.name).as_bytes());
+                    });
+                    add_address(&mut batch, tap.index, tap);
+                }
+                conn.send(batch).unwrap();
+            }
+        }
+    }
+
+    /// Gives all ends another MTU.
+    pub fn set_mtu(&mut self, pairs: &[Pair], mtu: u32) {
+        self.each_end(pairs, 1, |batch, end, _| {
+            batch.add(RTM_SETLINK, 0, &link_header(end.index, 0, 0), |attributes| attributes.number(IFLA_MTU, mtu));
+        });
+    }
+
+    /// Deletes all that [`Floor::create`] made: one request per namespace.
+    pub fn delete_group(&mut self) {
+        delete_group(&mut self.inside, GROUP);
+    }
+
+    /// Deletes pairs by a request each.
+    pub fn delete_each(&mut self, pairs: &[Pair]) {
+        for pair in pairs {
+            let end = &pair.ends[0];
+            let mut batch = Batch::default();
+            batch.add(RTM_DELLINK, 0, &link_header(end.index, 0, 0), |_| {});
+            self.inside[end.netns].send(batch).unwrap();
+        }
+    }
+
+    /// Deletes whatever is there, whoever made it.
+    pub fn clear(&mut self) {
+        for conn in &mut self.inside {
+            let mut indexes = Vec::new();
+            conn.dump(RTM_GETLINK, &link_header(0, 0, 0), |payload| {
+                let index = number(&payload[4..]);
+                // Not `lo`.
+                indexes.extend((index != 1).then_some(index));
+            });
+            for part in indexes.chunks(SEND) {
+                let mut batch = Batch::default();
+                for index in part {
+                    batch.add(RTM_SETLINK, 0, &link_header(*index, 0, 0), |attributes| attributes.number(IFLA_GROUP, DOOMED));
+                }
+                conn.send(batch).unwrap();
+            }
+        }
+        delete_group(&mut self.inside, DOOMED);
     }
 }
 
-/// How long something takes.
-pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let start = Instant::now();
-    let result = work();
-    (result, start.elapsed())
+/// Adds an end's address to the link with this index.
+pub fn add_address(batch: &mut Batch, index: u32, end: &End) {
+    batch.add(RTM_NEWADDR, CREATE, &address_header(index, PREFIX), |attributes| {
+        attributes.put(IFA_LOCAL, &end.ip.octets());
+        attributes.put(IFA_ADDRESS, &end.ip.octets());
+        attributes.put(IFA_PROTO, &[ORIGIN]);
+    });
+}
+
+fn delete_group(conns: &mut [Conn], group: u32) {
+    let conns: Vec<Mutex<&mut Conn>> = conns.iter_mut().map(Mutex::new).collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS.min(conns.len()) {
+            scope.spawn(|| {
+                while let Some(conn) = conns.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut batch = Batch::default();
+                    batch.add(RTM_DELLINK, 0, &link_header(0, 0, 0), |attributes| attributes.number(IFLA_GROUP, group));
+                    match conn.lock().unwrap().send(batch) {
+                        // None there (any more): the other ends took them along.
+                        Ok(()) | Err(Errno::ENODEV) => {}
+                        Err(errno) => panic!("deletion by group: {errno}"),
+                    }
+                }
+            });
+        }
+    });
 }

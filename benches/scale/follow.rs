@@ -71,16 +71,6 @@ impl Follower {
         }
         last
     }
-
-    /// Waits until nothing is known any more; returns when that became true.
-    pub fn until_empty(&mut self) -> Instant {
-        let end = Instant::now() + LIMIT;
-        let mut last = Instant::now();
-        while !self.known.is_empty() {
-            last = self.take(end).0;
-        }
-        last
-    }
 }
 
 fn follow(socket: &Path, events: &Sender<(Instant, InterfaceEvent)>) {

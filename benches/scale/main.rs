@@ -1,61 +1,115 @@
-//! What the agent costs with many interfaces: the release binary on a real kernel and etcd, beside the kernel's own time for the same requests.
+//! What the agent costs: the release binary on a real kernel and etcd, beside the least that the kernel takes for the same work (the floor), the classical way of
+//! doing it, and `ip -batch`.
 //!
-//! `cargo bench --bench scale -- [--quick | --full] [--only restart|bulk|one|memory|microservices]`. It prints tables for `docs/performance.md` and judges nothing:
-//! numbers belong to one machine at one time. Everything happens inside namespaces of its own.
+//! `cargo bench --bench scale -- [--quick | --full] [--only PHASE]… [--json FILE] [--plot FILE]`, phases: bulk, single, churn, taps, one, memory, restart, microservices. All methods
+//! take turns within a round, on the same host, and one verifier compares what each has made with the work. Numbers belong to one machine at one time: compare
+//! within a run. It judges its targets and fails for none. Everything happens inside namespaces of its own.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "it measures, prints, and stops when it cannot go on")]
 
 mod bed;
 mod bulk;
+mod churn;
+mod classical;
 mod floor;
 mod follow;
-mod listen;
+mod hear;
 mod memory;
 mod microservices;
+mod netlink;
 mod one;
+mod plot;
+mod report;
 mod restart;
+mod run;
+mod single;
 mod stats;
 #[path = "../../tests/support/mod.rs"]
 mod support;
+mod taps;
+mod targets;
+mod tool;
+mod tun;
+mod verify;
+mod work;
+
+use report::{Report, Size};
 
 /// How much is measured.
-pub struct Scale {
-    /// Pairs that are restarted with, made, changed and deleted at once.
-    pub pairs: usize,
-    /// Namespaces that they lie in.
-    pub spaces: usize,
-    /// Pairs of the large bed for single changes and memory.
-    pub large_pairs: usize,
-    /// Namespaces that they lie in.
-    pub large_spaces: usize,
+struct Scale {
+    /// Sizes of all pairs at once, with their rounds.
+    bulk: Vec<(Size, usize)>,
     /// Single changes.
-    pub changes: usize,
-    /// Repetitions of what concerns all pairs.
-    pub rounds: usize,
+    changes: usize,
+    /// Pairs that stand while a tenth is deleted, and rounds of that.
+    churn: (usize, usize),
+    /// TAPs.
+    taps: usize,
+    /// Pairs of the large bed for single changes and memory.
+    large: usize,
+    restart: restart::Scale,
+}
+
+impl Scale {
+    fn of(arguments: &[String]) -> Self {
+        let has = |word: &str| arguments.iter().any(|argument| argument == word);
+        let size = |pairs, spaces| Size { pairs, spaces, link_locals: true };
+        let alone = |pairs, spaces| Size { pairs, spaces, link_locals: false };
+        if has("--quick") {
+            let restart = restart::Scale { pairs: 100, spaces: 10, rounds: 2 };
+            return Self { bulk: vec![(size(100, 10), 3)], changes: 20, churn: (100, 2), taps: 100, large: 500, restart };
+        }
+        let mut bulk = vec![(size(100, 10), 5), (size(1000, 10), 5), (size(1000, 100), 3), (alone(5000, 10), 3)];
+        if has("--full") {
+            bulk.extend([(size(100, 100), 5), (alone(1000, 10), 5), (alone(5000, 100), 3), (size(5000, 10), 3)]);
+        }
+        Self {
+            bulk,
+            changes: 100,
+            churn: (1000, 5),
+            taps: 1000,
+            large: 5000,
+            restart: restart::Scale { pairs: 1000, spaces: 10, rounds: 5 },
+        }
+    }
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let has = |word: &str| arguments.iter().any(|argument| argument == word);
-    let only = arguments.iter().position(|argument| argument == "--only").and_then(|at| arguments.get(at + 1));
-    let scale = if has("--quick") {
-        Scale { pairs: 100, spaces: 10, large_pairs: 500, large_spaces: 10, changes: 20, rounds: 2 }
-    } else {
-        let large_pairs = if has("--full") { 5000 } else { 1000 };
-        Scale { pairs: 1000, spaces: 10, large_pairs, large_spaces: large_pairs / 100, changes: 100, rounds: 5 }
-    };
-    let wanted = |part: &str| only.is_none_or(|only| only == part);
-    println!("{}", stats::machine());
-    if wanted("restart") {
-        restart::measure(&scale);
-    }
+    let after = |word: &'static str| arguments.windows(2).filter(move |pair| pair[0] == word).map(|pair| pair[1].as_str());
+    let wanted = |phase: &str| after("--only").next().is_none() || after("--only").any(|only| only == phase);
+    let scale = Scale::of(&arguments);
+    let mut report = Report { machine: stats::machine(), ..Report::default() };
+    println!("{}", report.machine);
     if wanted("bulk") {
-        bulk::measure(&scale);
+        scale.bulk.iter().for_each(|(size, rounds)| bulk::measure(&mut report, *size, *rounds));
+    }
+    if wanted("single") {
+        single::measure(&mut report, scale.changes);
+    }
+    if wanted("churn") {
+        churn::measure(&mut report, scale.churn.0, scale.churn.1);
+    }
+    // To be asked for until the agent makes them.
+    if after("--only").any(|only| only == "taps") {
+        let size = Size { pairs: scale.taps, spaces: 10, link_locals: true };
+        taps::measure(&mut report, size, scale.taps, scale.churn.1);
     }
     if wanted("one") || wanted("memory") {
-        one::measure(&scale, wanted("one"));
+        one::measure(&mut report, scale.large, if wanted("one") { scale.changes } else { 0 });
     }
     if wanted("microservices") {
-        microservices::measure(&scale);
+        microservices::measure(scale.changes);
     }
+    if wanted("restart") {
+        restart::measure(&scale.restart);
+    }
+    report.targets = targets::judge(&report);
+    report.print();
     println!("\nLoad at the end: {}", stats::load());
+    for file in after("--json") {
+        std::fs::write(file, serde_json::to_string_pretty(&report).unwrap()).unwrap();
+    }
+    for file in after("--plot") {
+        std::fs::write(file, plot::draw(&report)).unwrap();
+    }
 }

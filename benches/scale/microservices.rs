@@ -13,7 +13,6 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use vnf_agent::proto::agent::State;
 
-use crate::Scale;
 use crate::bed::{self, LIMIT, note};
 use crate::follow::Follower;
 use crate::stats::spread;
@@ -34,18 +33,18 @@ struct Samples {
     lost: Vec<Duration>,
 }
 
-/// Measures.
-pub fn measure(scale: &Scale) {
+/// Measures so many starts and deaths.
+pub fn measure(changes: usize) {
     let host = Host::contained();
     host.add_netns("red");
     let docker = host.start_docker();
     std::fs::create_dir(host.path("mark")).unwrap();
-    let few = (scale.changes / 5).max(4);
+    let few = (changes / 5).max(4);
     note("microservices");
-    let own = ours(&host, &docker, scale.changes);
+    let own = ours(&host, &docker, changes);
     note("microservices, and the old agent's loop");
     let old = theirs(&host, &docker, few);
-    println!("\n| a microservice, median (worst) | agent, {} rounds | the old agent's loop, {few} rounds |", scale.changes);
+    println!("\n| a microservice, median (worst) | agent, {} rounds | the old agent's loop, {few} rounds |", changes);
     println!("|---|---|---|");
     println!("| its first process runs until both ends are CONFIGURED | {} | {} until found |", spread(&own.found), spread(&old.found));
     println!("| its first process dies until both ends are PENDING | {} | {} until noticed |", spread(&own.lost), spread(&old.lost));
@@ -57,7 +56,7 @@ fn options(host: &Host) -> [String; 2] {
 
 /// The agent: one container is started and killed again and again.
 fn ours(host: &Host, docker: &Docker<'_>, rounds: usize) -> Samples {
-    let agent = bed::agent(host).on_docker().started();
+    let agent = bed::agent(host, &bed::label()).on_docker().started();
     let place = json!({"namespace": {"type": "MICROSERVICE_REF_NS", "microservice": "ms1"}, "ip_addresses": ["10.11.1.1/24"]});
     let wishes =
         [with(&veth("veth1", "veth2", "", json!({})), place), veth("veth2", "veth1", "red", json!({"ip_addresses": ["10.11.1.2/24"]}))];

@@ -1,211 +1,131 @@
-//! One pair at a time, with few and with many interfaces configured, by turns: what one change costs, and whether it depends on the rest.
+//! One pair at a time, with few and with many interfaces configured, by turns: whether the cost of a change depends on the rest. And what the rest costs in
+//! memory and while nothing happens.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, Txn, TxnOp};
+use etcd_client::TxnOp;
 use nix::sys::signal::Signal;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tonic::Streaming;
-use vnf_agent::proto::agent::interface_event::Kind;
-use vnf_agent::proto::agent::{InterfaceEvent, State};
 
-use crate::Scale;
-use crate::bed::config_key;
 use crate::bed::{self, note};
-use crate::floor::{Floor, Pair, timed};
-use crate::follow::{Follower, watch};
-use crate::listen::listen;
+use crate::floor::Floor;
+use crate::follow::Follower;
+use crate::hear::Ears;
 use crate::memory::Memory;
-use crate::stats::{median, ms, percentile, ratio};
-use crate::support::{Agent, Etcd, Host, veth, wish};
+use crate::report::Report;
+use crate::run::Run;
+use crate::single::{Heard, Telling, Writer, hear_usable, until_both};
+use crate::support::{Etcd, Host};
+use crate::work::{MTU, Pair, wishes};
 
 /// Pairs of the small bed.
-const FEW: usize = 5;
+const FEW_PAIRS: usize = 5;
+/// The first ones open connections and sockets.
+const WARM: usize = 5;
 
-/// A part of a sample: how it is called, and its time.
-type Part = (&'static str, fn(&Sample) -> Duration);
+pub const FEW: &str = "one change beside 10 interfaces: put of both keys, both ends usable";
+pub const MANY: &str = "one change beside all the others: put of both keys, both ends usable";
+const FEW_FLOOR: &str = "one change beside 10 interfaces: the kernel alone";
+const MANY_FLOOR: &str = "one change beside all the others: the kernel alone";
 
-/// What one change took, from right before its transaction is sent.
-#[derive(Clone, Copy)]
-struct Sample {
-    /// The store has confirmed it.
-    stored: Duration,
-    /// Both statuses say CONFIGURED.
-    configured: Duration,
-    /// Both ends have carrier and their address.
-    usable: Duration,
+/// One host, with so many pairs in so many namespaces.
+struct Bed<'h> {
+    host: &'h Host,
+    etcd: &'h Etcd<'h>,
+    run: Run<'h>,
+    spaces: usize,
+    pairs: usize,
 }
 
-/// Measures memory and, if wanted, single changes.
-pub fn measure(scale: &Scale, changes: bool) {
-    let (few_spaces, many_spaces) = (bed::spaces(2), bed::spaces(scale.large_spaces));
-    let (few, many) = (bed::host(&few_spaces), bed::host(&many_spaces));
-    let (few_etcd, many_etcd) = (few.start_etcd(), many.start_etcd());
-    let (mut few_agent, mut many_agent) = (bed::agent(&few).on_etcd(), bed::agent(&many).on_etcd());
-    few_agent.start();
-    many_agent.start();
+/// Measures memory and, if there are any, single changes.
+pub fn measure(report: &mut Report, pairs: usize, changes: usize) {
+    let spaces = (pairs / 100).max(2);
+    let (few_host, many_host) = (bed::host(2, false), bed::host(spaces, false));
+    let (few_etcd, many_etcd) = (few_host.start_etcd(), many_host.start_etcd());
+    let mut beds = [
+        Bed { host: &few_host, etcd: &few_etcd, run: Run::new(&few_host, &few_etcd), spaces: 2, pairs: FEW_PAIRS },
+        Bed { host: &many_host, etcd: &many_etcd, run: Run::new(&many_host, &many_etcd), spaces, pairs },
+    ];
+    beds.iter_mut().for_each(|bed| bed.run.agent.start());
     let mut memory = Memory::default();
-    bed::put_all(&few_etcd, &bed::wishes(&few_spaces, 0..FEW));
-    bed::configured(&mut Follower::start(few_agent.socket()), 2 * FEW);
-    memory.grow(&many_agent, &many_etcd, &many_spaces, scale.large_pairs);
-    memory.idle(&few_agent, 2 * FEW);
-    memory.idle(&many_agent, 2 * scale.large_pairs);
-    if changes {
-        let beds = [(&few_agent, &few_etcd, &few), (&many_agent, &many_etcd, &many)];
-        let samples = by_turns(&beds, scale.changes);
-        for agent in [&few_agent, &many_agent] {
-            agent.signal(Signal::SIGSTOP);
-        }
-        note("the floor of single changes");
-        let floor = floor_by_turns([(&few, &few_spaces), (&many, &many_spaces)], scale.changes);
-        for agent in [&few_agent, &many_agent] {
-            agent.signal(Signal::SIGCONT);
-        }
-        print([2 * FEW, 2 * scale.large_pairs], &samples, &floor);
-        memory.after(&many_agent, "after the single changes");
+    for bed in &beds {
+        grow(bed, &mut memory);
     }
-    many_agent.stop();
-    bed::spawn(&mut many_agent);
-    bed::ready(&many_agent);
-    memory.after(&many_agent, "after a restart");
-    memory.print();
+    let [few, many] = &beds;
+    memory.idle(&few.run.agent, 2 * FEW_PAIRS);
+    memory.idle(&many.run.agent, 2 * pairs);
+    if changes > 0 {
+        note("single changes, by turns");
+        let [few_took, many_took] = by_turns(&beds, changes);
+        report.latency(FEW, few_took);
+        report.latency(MANY, many_took);
+        beds.iter().for_each(|bed| bed.run.agent.signal(Signal::SIGSTOP));
+        let [few_floor, many_floor] = floor_by_turns(&beds, changes);
+        report.latency(FEW_FLOOR, few_floor);
+        report.latency(MANY_FLOOR, many_floor);
+        beds.iter().for_each(|bed| bed.run.agent.signal(Signal::SIGCONT));
+    }
+    let many = &mut beds[1];
+    many.run.agent.stop();
+    bed::spawn(&mut many.run.agent);
+    bed::ready(&many.run.agent);
+    memory.note(&many.run.agent, "resident memory, after a restart");
+    memory.tell(report);
+}
+
+/// Adds the pairs in steps and notes the memory after each.
+fn grow(bed: &Bed<'_>, memory: &mut Memory) {
+    let mut follower = Follower::start(bed.run.agent.socket());
+    let mut there = 0;
+    for step in [FEW_PAIRS, 500, bed.pairs] {
+        if step > bed.pairs || step == there {
+            continue;
+        }
+        bed::put_all(bed.etcd, &bed.run.label, &wishes(&Pair::many(there, step - there, bed.spaces), MTU));
+        bed::configured(&mut follower, 2 * step);
+        there = step;
+        note(&format!("{} interfaces are configured", 2 * step));
+        memory.note(&bed.run.agent, &format!("resident memory, {} interfaces", 2 * step));
+    }
 }
 
 /// Changes on both beds, one after the other, so that both see the same machine.
-fn by_turns(beds: &[(&Agent<'_>, &Etcd<'_>, &Host); 2], count: usize) -> [Vec<Sample>; 2] {
-    std::thread::scope(|scope| {
-        let probes = beds.map(|(agent, etcd, host)| {
-            let (go, turns) = unbounded_channel();
-            let (results, answers) = mpsc::channel();
-            let socket = agent.socket();
-            scope.spawn(move || probe(etcd, host, socket, turns, &results));
-            (go, answers)
-        });
-        let mut samples = [Vec::new(), Vec::new()];
-        for n in 0..count + 3 {
-            for ((go, answers), samples) in probes.iter().zip(&mut samples) {
-                go.send(n).unwrap();
-                let sample = answers.recv().unwrap();
-                // The first ones open connections and sockets.
-                if n >= 3 {
-                    samples.push(sample);
-                }
-            }
-        }
-        samples
-    })
-}
-
-/// Makes and removes a pair each turn.
-fn probe(etcd: &Etcd<'_>, host: &Host, socket: PathBuf, mut turns: UnboundedReceiver<usize>, results: &Sender<Sample>) {
-    let stop = AtomicBool::new(false);
-    let (heard, mut usable): (UnboundedSender<(Instant, String)>, _) = unbounded_channel();
-    std::thread::scope(|scope| {
-        for netns in ["ns0", "ns1"] {
-            let (heard, stop) = (&heard, &stop);
-            scope.spawn(move || host.inside(netns, || listen(heard, stop)));
-        }
-        etcd.client(async |mut client| {
-            let mut statuses = watch(&socket).await;
-            while statuses.message().await.unwrap().unwrap().kind() != Kind::SnapshotEnd {}
-            while let Some(n) = turns.recv().await {
-                results.send(change(&mut client, &mut statuses, &mut usable, n).await).unwrap();
-            }
-        });
-        stop.store(true, Ordering::Relaxed);
+fn by_turns(beds: &[Bed<'_>; 2], count: usize) -> [Vec<Duration>; 2] {
+    let ears: [(Ears, Receiver<Telling>); 2] = beds.each_ref().map(|bed| {
+        let (tell, heard) = channel();
+        (hear_usable(bed.host, 2, &tell), heard)
     });
-}
-
-async fn change(
-    client: &mut Client,
-    statuses: &mut Streaming<InterfaceEvent>,
-    usable: &mut UnboundedReceiver<(Instant, String)>,
-    n: usize,
-) -> Sample {
-    let (x, y) = (format!("x{n}"), format!("y{n}"));
-    let address = |last: u8| serde_json::json!({"ip_addresses": [format!("10.90.{n}.{last}/24")]});
-    let wishes = [veth(&x, &y, "ns0", address(1)), veth(&y, &x, "ns1", address(2))];
-    let puts: Vec<TxnOp> = wishes.iter().map(|wish| TxnOp::put(config_key(wish::name(wish)), wish.to_string(), None)).collect();
-    let start = Instant::now();
-    client.txn(Txn::new().and_then(puts)).await.unwrap();
-    let stored = start.elapsed();
-    let (mut configured, mut links) = (BTreeMap::new(), BTreeMap::new());
-    let ours = |name: &String| [&x, &y].contains(&name);
-    while configured.len() + links.len() < 4 {
-        tokio::select! {
-            event = statuses.message() => {
-                let event = event.unwrap().unwrap();
-                if ours(&event.name) && event.status.is_some_and(|status| status.state() == State::Configured) {
-                    configured.entry(event.name).or_insert_with(Instant::now);
-                }
-            }
-            link = usable.recv() => {
-                let (at, name) = link.unwrap();
-                if ours(&name) {
-                    links.insert(name, at);
-                }
-            }
-        }
-    }
-    let last = |times: &BTreeMap<String, Instant>| times.values().max().unwrap().duration_since(start);
-    let sample = Sample { stored, configured: last(&configured), usable: last(&links) };
-    remove(client, statuses, [&x, &y]).await;
-    sample
-}
-
-async fn remove(client: &mut Client, statuses: &mut Streaming<InterfaceEvent>, names: [&String; 2]) {
-    client.txn(Txn::new().and_then(names.map(|name| TxnOp::delete(config_key(name), None)).to_vec())).await.unwrap();
-    let mut left = 2;
-    while left > 0 {
-        let event = statuses.message().await.unwrap().unwrap();
-        left -= usize::from(event.kind() == Kind::Removed && names.contains(&&event.name));
-    }
-}
-
-fn floor_by_turns(beds: [(&Host, &Vec<String>); 2], count: usize) -> [Vec<Duration>; 2] {
-    let mut floors = beds.map(|(host, spaces)| Floor::new(host, &spaces[..2]));
+    let mut writers = beds.each_ref().map(|bed| Writer::connect(bed.host));
     let mut samples = [Vec::new(), Vec::new()];
-    for n in 0..count + 3 {
-        for (floor, samples) in floors.iter_mut().zip(&mut samples) {
-            let pair = Pair { n: 10_000 + n, places: ["ns0", "ns1"] };
-            let (ends, took) = timed(|| {
-                let ends = floor.make(&[pair]);
-                floor.read_back(&ends[0]);
-                ends
-            });
-            floor.delete(&ends);
-            if n >= 3 {
-                samples.push(took);
+    for n in 0..count + WARM {
+        for (((bed, writer), (_, heard)), samples) in beds.iter().zip(&mut writers).zip(&ears).zip(&mut samples) {
+            // Always between the same two namespaces.
+            let pair = Pair::new(10_000 + 2 * n, 2);
+            let start = writer.transact(bed::puts(&bed.run.label, &pair.wishes(MTU)));
+            let usable = until_both(heard, &pair, |heard| if let Heard::Usable(name) = heard { Some(name) } else { None });
+            if n >= WARM {
+                samples.push(usable.duration_since(start));
             }
+            // Not to be measured: what the last one left to do.
+            std::thread::sleep(Duration::from_millis(20));
+            writer.transact(pair.ends.iter().map(|end| TxnOp::delete(bed::config_key(&bed.run.label, &end.name), None)).collect());
+            std::thread::sleep(Duration::from_millis(60));
         }
     }
     samples
 }
 
-fn print(counts: [usize; 2], samples: &[Vec<Sample>; 2], floor: &[Vec<Duration>; 2]) {
-    println!(
-        "\n| one change, {} each, by turns | {} interfaces: p50 / p99 | {} interfaces: p50 / p99 | ratio p50 |",
-        samples[0].len(),
-        counts[0],
-        counts[1]
-    );
-    println!("|---|---|---|---|");
-    let row = |what: &str, few: &[Duration], many: &[Duration]| {
-        let cell = |samples: &[Duration]| format!("{} / {}", ms(median(samples)), ms(percentile(samples, 99)));
-        println!("| {what} | {} | {} | {} |", cell(few), cell(many), ratio(median(many), median(few)));
-    };
-    let parts: [Part; 3] = [
-        ("put both keys until etcd confirms", |s| s.stored),
-        ("put both keys until both statuses are CONFIGURED", |s| s.configured),
-        ("put both keys until both ends are usable", |s| s.usable),
-    ];
-    for (what, part) in parts {
-        let [few, many] = [0, 1].map(|bed| samples[bed].iter().map(part).collect::<Vec<_>>());
-        row(what, &few, &many);
+fn floor_by_turns(beds: &[Bed<'_>; 2], count: usize) -> [Vec<Duration>; 2] {
+    let mut floors = beds.each_ref().map(|bed| Floor::new(bed.host, 2));
+    let mut samples = [Vec::new(), Vec::new()];
+    for n in 0..count {
+        for (floor, samples) in floors.iter_mut().zip(&mut samples) {
+            let pair = [Pair::new(20_000 + 2 * n, 2)];
+            let start = Instant::now();
+            floor.create(&pair, 1);
+            samples.push(start.elapsed());
+            floor.delete_each(&pair);
+        }
     }
-    row("floor: the same requests and read-back, no agent", &floor[0], &floor[1]);
+    samples
 }

@@ -10,11 +10,17 @@ use vnf_agent::proto::agent::apply_request::Put;
 use vnf_agent::proto::agent::config_service_client::ConfigServiceClient;
 use vnf_agent::proto::agent::{ApplyRequest, State};
 
-use crate::Scale;
 use crate::bed::{self, note};
 use crate::follow::Follower;
-use crate::stats::{ms, spread};
+use crate::stats::spread;
 use crate::support::{Agent, Host, wish};
+
+/// How much is measured.
+pub struct Scale {
+    pub pairs: usize,
+    pub spaces: usize,
+    pub rounds: usize,
+}
 
 /// All rounds of one kind, and the pings lost in them.
 type Column = (Vec<Restart>, Lost);
@@ -59,13 +65,14 @@ pub fn measure(scale: &Scale) {
 
 fn on_store(scale: &Scale, on_etcd: bool) -> Vec<(Vec<Restart>, Lost)> {
     let spaces = bed::spaces(scale.spaces);
-    let host = bed::host(&spaces);
+    let host = bed::host(scale.spaces, false);
     let etcd = on_etcd.then(|| host.start_etcd());
-    let mut agent = if on_etcd { bed::agent(&host).on_etcd() } else { bed::agent(&host) };
+    let label = bed::label();
+    let mut agent = if on_etcd { bed::agent(&host, &label).on_etcd() } else { bed::agent(&host, &label) };
     agent.start();
     let wishes = bed::wishes(&spaces, 0..scale.pairs);
     match &etcd {
-        Some(etcd) => bed::put_all(etcd, &wishes),
+        Some(etcd) => bed::put_all(etcd, &label, &wishes),
         None => apply(&agent, &wishes),
     }
     bed::configured(&mut Follower::start(agent.socket()), 2 * scale.pairs);
@@ -127,9 +134,4 @@ impl Ping {
         let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         Lost { sent: numbers[0], lost: numbers[0] - numbers[1] }
     }
-}
-
-/// For a table elsewhere.
-pub fn per_pair(took: Duration, pairs: usize) -> String {
-    format!("{} ({:.0} us per pair)", ms(took), took.as_secs_f64() * 1e6 / pairs as f64)
 }

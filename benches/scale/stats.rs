@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
 /// The value below which this share (percent) of the samples lies.
 pub fn percentile(samples: &[Duration], percent: usize) -> Duration {
     let mut sorted = samples.to_vec();
@@ -11,6 +14,14 @@ pub fn percentile(samples: &[Duration], percent: usize) -> Duration {
 
 pub fn median(samples: &[Duration]) -> Duration {
     percentile(samples, 50)
+}
+
+/// The middle one; of an even number the mean of the two in the middle.
+pub fn median_of(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (low, high) = (sorted.get(sorted.len().checked_sub(1)? / 2)?, sorted.get(sorted.len() / 2)?);
+    Some(f64::midpoint(*low, *high))
 }
 
 /// Milliseconds, for a table.
@@ -24,9 +35,15 @@ pub fn spread(samples: &[Duration]) -> String {
     format!("{} (worst {})", ms(median(samples)), ms(percentile(samples, 100)))
 }
 
-/// A ratio, for a table.
-pub fn ratio(a: Duration, b: Duration) -> String {
-    format!("{:.2}", a.as_secs_f64() / b.as_secs_f64())
+/// The time that something takes, and the processor time of those who have run so far for `who`.
+pub fn timed(who: UsageWho, work: impl FnOnce()) -> (Duration, Duration) {
+    let used = || {
+        let usage = getrusage(who).unwrap();
+        Duration::from_micros((usage.user_time() + usage.system_time()).num_microseconds().cast_unsigned())
+    };
+    let (start, before) = (std::time::Instant::now(), used());
+    work();
+    (start.elapsed(), used().saturating_sub(before))
 }
 
 fn first_of(path: &str, field: &str) -> String {
