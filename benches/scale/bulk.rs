@@ -17,8 +17,6 @@ use crate::tool::{self, Script};
 use crate::verify::{Eyes, Wanted};
 use crate::work::{MTU, ORIGIN, Pair, wishes};
 
-/// Name of a fact: links that were asked about one by one, for each pair of a cold start.
-pub const READS: &str = "requests that read, per pair of a cold start";
 /// The MTU to which all are changed.
 const OTHER_MTU: u32 = 1300;
 /// Keys in one transaction of the stream.
@@ -157,11 +155,7 @@ impl<'h> Station<'h> {
         let last = ears.until("links have addresses", 2 * self.size.pairs, |news| *news == News::Address);
         let done = self.eyes.until(Wanted::pairs(&self.pairs, MTU, &run.label), last);
         let told = run.told(revision, 2 * self.size.pairs, MTU);
-        let (sample, reads) = run.account(self.sample("cold start", "agent", done.duration_since(start)));
-        report.samples.push(sample);
-        if !report.facts.iter().any(|fact| fact.what == READS) {
-            report.fact(READS, reads as f64 / self.size.pairs as f64, "");
-        }
+        report.samples.push(run.account(self.sample("cold start", "agent", done.duration_since(start))));
         report.samples.push(self.sample("cold start", "agent, until the last status is in etcd", told.duration_since(start)));
     }
 
@@ -177,7 +171,7 @@ impl<'h> Station<'h> {
         let last = ears.until("links have the other MTU", 2 * self.size.pairs, other);
         let done = self.eyes.until(Wanted::pairs(&self.pairs, OTHER_MTU, &run.label), last);
         run.told(revision, 2 * self.size.pairs, OTHER_MTU);
-        report.samples.push(run.account(self.sample("MTU of all", "agent", done.duration_since(start))).0);
+        report.samples.push(run.account(self.sample("MTU of all", "agent", done.duration_since(start))));
         report.samples.push(self.sample("MTU of all", "the store's part", stored));
     }
 
@@ -189,7 +183,7 @@ impl<'h> Station<'h> {
         report.samples.push(self.sample("no-op resync", "floor", start.elapsed() + range));
         run.begin();
         let took = resync(run, self.size.spaces);
-        report.samples.push(run.account(self.sample("no-op resync", "agent", took)).0);
+        report.samples.push(run.account(self.sample("no-op resync", "agent", took)));
     }
 
     fn delete(&mut self, run: &mut Run<'h>, report: &mut Report) {
@@ -200,7 +194,7 @@ impl<'h> Station<'h> {
         let gone = ears.until("links are gone", 2 * self.size.pairs, |news| *news == News::Gone);
         self.eyes.until(Wanted::NOTHING, gone);
         run.forgotten();
-        report.samples.push(run.account(self.sample("delete all", "agent", gone.duration_since(start))).0);
+        report.samples.push(run.account(self.sample("delete all", "agent", gone.duration_since(start))));
     }
 
     fn stream(&mut self, run: &mut Run<'h>, report: &mut Report) {
@@ -214,7 +208,7 @@ impl<'h> Station<'h> {
         let last = ears.until("links have addresses", 2 * self.size.pairs, |news| *news == News::Address);
         let done = self.eyes.until(Wanted::pairs(&self.pairs, MTU, &run.label), last);
         run.told(revision, 2 * self.size.pairs, MTU);
-        report.samples.push(run.account(self.sample("stream", "agent", done.duration_since(start))).0);
+        report.samples.push(run.account(self.sample("stream", "agent", done.duration_since(start))));
         report.samples.push(self.sample("stream", "the store's part", stored));
     }
 }

@@ -34,8 +34,9 @@ pub struct Sample {
     pub wall: Duration,
     /// Own processor time.
     pub cpu: Option<Duration>,
-    /// Netlink requests, and calls of `send`.
+    /// Netlink requests that modify something (where nobody tells them apart: all), those that only read, and calls of `send`.
     pub messages: Option<u64>,
+    pub reads: Option<u64>,
     pub sends: Option<u64>,
     /// Links moved between namespaces.
     pub moves: u64,
@@ -45,7 +46,7 @@ pub struct Sample {
 
 impl Sample {
     pub fn new(size: Size, phase: &'static str, method: &'static str, units: usize, wall: Duration) -> Self {
-        Self { size, phase, method, units, wall, cpu: None, messages: None, sends: None, moves: 0, peak: None }
+        Self { size, phase, method, units, wall, cpu: None, messages: None, reads: None, sends: None, moves: 0, peak: None }
     }
 
     fn each(&self) -> f64 {
@@ -155,8 +156,8 @@ impl Report {
     }
 
     fn table(&self, size: Size) -> String {
-        let mut table = "| phase | method | us per unit, median (least..most) | x floor | x faster than classical | own CPU us | messages | sends | moves | peak MiB |\n\
-            |---|---|---|---|---|---|---|---|---|---|\n"
+        let mut table = "| phase | method | us per unit, median (least..most) | x floor | x faster than classical | own CPU us | messages | reads | sends | moves | peak MiB |\n\
+            |---|---|---|---|---|---|---|---|---|---|---|\n"
             .to_owned();
         let here = || self.samples.iter().filter(|sample| sample.size == size);
         for (phase, method) in distinct(here().map(|sample| (sample.phase, sample.method))) {
@@ -172,12 +173,13 @@ impl Report {
             let per_unit = |value: Option<u64>, sample: &Sample| Some(value? as f64 / sample.units as f64);
             let _ = writeln!(
                 table,
-                "| {phase} | {method} | {:.0} ({least:.0}..{most:.0}) | {} | {} | {} | {} | {} | {} | {} |",
+                "| {phase} | {method} | {:.0} ({least:.0}..{most:.0}) | {} | {} | {} | {} | {} | {} | {} | {} |",
                 median_of(&each).unwrap_or_default(),
                 floor.map_or_else(String::new, |[r, least, most]| format!("{r:.2} ({least:.2}..{most:.2})")),
                 classical.map_or_else(String::new, |[r, ..]| format!("{r:.1}")),
                 number(&|s| Some(s.cpu?.as_secs_f64() * 1e6 / s.units as f64), 0),
                 number(&|s| per_unit(s.messages, s), 2),
+                number(&|s| per_unit(s.reads, s), 2),
                 number(&|s| per_unit(s.sends, s), 2),
                 number(&|s| per_unit(Some(s.moves), s), 0),
                 number(&|s| Some(s.peak? as f64 / f64::from(1 << 20)), 1),

@@ -49,19 +49,19 @@ impl<'h> Run<'h> {
         self.before = self.used();
     }
 
-    /// Fills in what was used since [`Run::begin`] or the start; and how many requests only read.
-    pub fn account(&self, sample: Sample) -> (Sample, u64) {
+    /// Fills in what was used since [`Run::begin`] or the start.
+    pub fn account(&self, sample: Sample) -> Sample {
         let now = self.used();
         let since = |now: f64, before: f64| (now - before) as u64;
-        let sample = Sample {
+        Sample {
             cpu: Some(now.cpu.saturating_sub(self.before.cpu)),
             messages: Some(since(now.writes, self.before.writes)),
+            reads: Some(since(now.reads, self.before.reads)),
             sends: Some(since(now.sends, self.before.sends)),
             moves: since(now.moves, self.before.moves),
             peak: Some(bed::memory(self.agent.pid(), "VmHWM")),
             ..sample
-        };
-        (sample, since(now.reads, self.before.reads))
+        }
     }
 
     /// The store's revision now.

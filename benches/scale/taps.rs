@@ -61,7 +61,7 @@ fn by_agent(report: &mut Report, size: Size, host: &Host, run: &mut Run<'_>, eye
     let last = ears.until("TAPs have addresses", taps.len(), |news| *news == News::Address);
     let done = eyes.until(Wanted { taps, mtu: MTU, label: Some(&run.label), origin: ORIGIN, ..Wanted::NOTHING }, last);
     run.told(revision, taps.len(), MTU);
-    report.samples.push(run.account(Sample::new(size, PHASE, "agent", taps.len(), done.duration_since(start))).0);
+    report.samples.push(run.account(Sample::new(size, PHASE, "agent", taps.len(), done.duration_since(start))));
     bed::delete_all(run.etcd, &run.label);
     run.forgotten();
     eyes.until(Wanted::NOTHING, Instant::now());

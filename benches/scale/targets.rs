@@ -66,7 +66,7 @@ pub fn judge(report: &Report) -> Vec<Verdict> {
     let most = |value: &dyn Fn(&crate::report::Sample) -> f64| cold.as_ref().map(|all| all.iter().map(|s| value(s)).fold(0.0, f64::max));
     say("messages that modify, per pair", most(&|s| s.messages.unwrap_or(0) as f64 / s.units as f64), false, 5.0, "");
     say("moves", most(&|s| s.moves as f64), false, 0.0, "");
-    say("reads per pair", report.find_fact(crate::bulk::READS), false, 0.1, "");
+    say("messages that read, per pair", most(&|s| s.reads.unwrap_or(0) as f64 / s.units as f64), false, 0.1, "");
     say("memory with 10000 interfaces", report.find_fact("resident memory, 10000 interfaces"), false, 64.0, " MiB");
     say("idle with 10000 interfaces", report.find_fact("idle, 10000 interfaces"), false, 0.5, " %");
     verdicts
