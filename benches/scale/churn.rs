@@ -1,16 +1,15 @@
 //! A tenth is deleted while another tenth is created: what the deletion costs those who create.
 
-use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use etcd_client::TxnOp;
 
-use crate::bed::{self, LIMIT, note};
-use crate::hear::{ADDRESSES, Counted};
+use crate::bed::{self, note};
+use crate::hear::{ADDRESSES, Counted, LINKS, News};
 use crate::report::Report;
 use crate::run::Run;
-use crate::single::{Heard, Telling, Writer, hear_usable};
+use crate::single::{Writer, hear_usable, until_both, usable};
 use crate::support::{Etcd, Host};
 use crate::verify::{Eyes, Wanted};
 use crate::work::{MTU, Pair, ends, wishes};
@@ -66,34 +65,22 @@ fn remove(etcd: &Etcd<'_>, run: &Run<'_>, pairs: &[Pair]) {
     });
 }
 
-/// Deletes some, then creates others one after the other without waiting for them; how long each creation took.
+/// Deletes some, and creates others one after the other; how long each creation took that began before the last deletion was done (all, if nothing is
+/// deleted).
 fn turn(host: &Host, run: &Run<'_>, doomed: &[Pair], fresh: &[Pair]) -> Vec<Duration> {
     let (tell, heard) = channel();
     let _ears = hear_usable(host, SPACES, &tell);
-    let deletions = deletions(run, doomed);
+    let deleted = Counted::open(host, SPACES, LINKS);
     let mut writer = Writer::connect(host);
-    for part in deletions.chunks(100) {
+    for part in deletions(run, doomed).chunks(100) {
         writer.transact(part.to_vec());
     }
-    let starts: Vec<Instant> = fresh.iter().map(|pair| writer.transact(bed::puts(&run.label, &pair.wishes(MTU)))).collect();
-    fresh.iter().zip(usable(&heard, fresh)).zip(starts).map(|((_, at), start)| at.duration_since(start)).collect()
-}
-
-/// When each pair could be used.
-fn usable(heard: &Receiver<Telling>, pairs: &[Pair]) -> Vec<Instant> {
-    let places: HashMap<&str, usize> =
-        pairs.iter().enumerate().flat_map(|(place, pair)| pair.ends.each_ref().map(|end| (end.name.as_str(), place))).collect();
-    let mut moments: Vec<Vec<Instant>> = vec![Vec::new(); pairs.len()];
-    for _ in 0..2 * pairs.len() {
-        let (at, place) = loop {
-            let (at, what) = heard.recv_timeout(LIMIT).expect("all pairs are made in time");
-            if let Heard::Usable(name) = what
-                && let Some(place) = places.get(name.as_str())
-            {
-                break (at, *place);
-            }
-        };
-        moments[place].push(at);
-    }
-    moments.into_iter().map(|both| both.into_iter().max().unwrap()).collect()
+    let creation = |pair: &Pair| {
+        let start = writer.transact(bed::puts(&run.label, &pair.wishes(MTU)));
+        (start, until_both(&heard, pair, usable).duration_since(start))
+    };
+    let creations: Vec<(Instant, Duration)> = fresh.iter().map(creation).collect();
+    let over =
+        if doomed.is_empty() { Instant::now() } else { deleted.until("links are gone", 2 * doomed.len(), |news| *news == News::Gone) };
+    creations.into_iter().filter(|(start, _)| *start < over).map(|(_, took)| took).collect()
 }

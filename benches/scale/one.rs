@@ -14,7 +14,7 @@ use crate::hear::Ears;
 use crate::memory::Memory;
 use crate::report::Report;
 use crate::run::Run;
-use crate::single::{Heard, Telling, Writer, hear_usable, until_both};
+use crate::single::{Telling, Writer, hear_usable, until_both, usable};
 use crate::support::{Etcd, Host};
 use crate::work::{MTU, Pair, wishes};
 
@@ -102,7 +102,7 @@ fn by_turns(beds: &[Bed<'_>; 2], count: usize) -> [Vec<Duration>; 2] {
             // Always between the same two namespaces.
             let pair = Pair::new(10_000 + 2 * n, 2);
             let start = writer.transact(bed::puts(&bed.run.label, &pair.wishes(MTU)));
-            let usable = until_both(heard, &pair, |heard| if let Heard::Usable(name) = heard { Some(name) } else { None });
+            let usable = until_both(heard, &pair, usable);
             if n >= WARM {
                 samples.push(usable.duration_since(start));
             }

@@ -101,6 +101,11 @@ fn configured(name: &str, value: &[u8]) -> Option<Heard> {
     (status["state"] == "CONFIGURED").then(|| Heard::Configured(name.to_owned()))
 }
 
+/// The link that can be used.
+pub fn usable(heard: Heard) -> Option<String> {
+    if let Heard::Usable(name) = heard { Some(name) } else { None }
+}
+
 /// Waits until both ends of a pair are heard of so; returns when the second one was.
 pub fn until_both(heard: &Receiver<Telling>, pair: &Pair, so: impl Fn(Heard) -> Option<String>) -> Instant {
     let names = pair.ends.each_ref().map(|end| end.name.clone());
