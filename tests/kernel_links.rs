@@ -85,6 +85,58 @@ fn a_taken_name_leaves_nothing_behind_and_stops_nobody() {
 }
 
 #[test]
+fn the_ends_of_a_pair_never_have_the_same_index() {
+    let mut bed = Bed::new();
+    // Both count from the same number on: left to the kernel, both ends would get the same index, and their carrier up to a second later.
+    let (red, blue) = (bed.netns(), bed.netns());
+    let pairs: Vec<_> = (0..8).map(|n| bed.pair((&red, &format!("a{n}")), (&blue, &format!("b{n}")))).collect();
+    assert!(pairs.iter().all(|(a, b)| a.ifindex != b.ifindex), "{pairs:?}");
+    let firsts: std::collections::BTreeSet<_> = pairs.iter().map(|(a, _)| a.ifindex).collect();
+    assert_eq!(firsts.len(), pairs.len());
+}
+
+#[test]
+fn a_taken_index_is_left_to_its_owner() {
+    let mut bed = Bed::new();
+    let (red, blue) = (bed.netns(), bed.netns());
+    let (first, _) = bed.pair((&red, "a0"), (&blue, "b0"));
+    // The next ones that would be given.
+    let taken: Vec<u32> = (1..=3).map(|n| first.ifindex.get() + n).collect();
+    for index in &taken {
+        red.ip(&format!("link add f{index} index {index} mtu 1300 type bridge"));
+    }
+    let foreign = red.show("-d addr show type bridge");
+    let ops = [
+        create((&red, "a1"), (&blue, "b1")),
+        create((&red, "a0"), (&blue, "b2")),
+        create((&red, "a3"), (&blue, "b0")),
+        create((&red, "a4"), (&blue, "b4")),
+    ];
+    let answers = bed.kernel.execute(&ops);
+    let (one, one_b) = ends(&red, &blue, answers[0].clone().unwrap());
+    let (four, four_b) = ends(&red, &blue, answers[3].clone().unwrap());
+    assert!(!taken.contains(&one.ifindex.get()) && !taken.contains(&four.ifindex.get()), "{answers:?}");
+    for (end, name) in [(one, "a1"), (one_b, "b1"), (four, "a4"), (four_b, "b4")] {
+        assert_eq!(&*bed.link(end).unwrap().name, name);
+    }
+    // Index and name taken: told as what it is, and nothing is left of it.
+    for failed in [1, 2] {
+        assert!(answers[failed].as_ref().unwrap_err().is(Errno::EEXIST), "{answers:?}");
+    }
+    let steps = [
+        up(one),
+        set(one_b, LinkChange { alias: Some("ours".into()), ..LinkChange::default() }),
+        add(one, "10.0.0.1/24"),
+        up(four),
+        add(four_b, "10.0.1.1/24"),
+    ];
+    assert!(bed.kernel.execute(&steps).iter().all(Result::is_ok));
+    assert_eq!(red.show("-d addr show type bridge"), foreign, "the links of others are as they were");
+    assert_eq!(bed.names(&red).len(), 1 + 1 + taken.len() + 2);
+    assert_eq!(bed.names(&blue).len(), 1 + 1 + 2);
+}
+
+#[test]
 fn everything_of_a_link_changes_in_one_request() {
     let mut bed = Bed::new();
     let (red, blue) = (bed.netns(), bed.netns());

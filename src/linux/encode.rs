@@ -20,7 +20,16 @@ const IFLA_IFALIAS: u16 = 20;
 ///
 /// Sent there, because names are looked up in the sender's namespace (a link of the same name in the agent's own would be in the way), and
 /// because only there the kernel echoes the finished link. One queue each: otherwise every end costs an RCU grace period.
-pub(super) fn create_veth(a: &NewLink, b: &NewLink, group: u32, a_up: bool, peer_netns: Option<BorrowedFd<'_>>) -> Request {
+///
+/// With an index for `a`, `EEXIST` may be about that as well as about a name.
+pub(super) fn create_veth(
+    a: &NewLink,
+    b: &NewLink,
+    group: u32,
+    a_up: bool,
+    peer_netns: Option<BorrowedFd<'_>>,
+    index: Option<IfIndex>,
+) -> Request {
     let mut peer = new_link(LinkMessageBuilder::<LinkUnspec>::new(), b, group);
     if let Some(netns) = peer_netns {
         peer = peer.setns_by_fd(netns.as_raw_fd());
@@ -31,7 +40,9 @@ pub(super) fn create_veth(a: &NewLink, b: &NewLink, group: u32, a_up: bool, peer
     if a_up {
         link = link.up();
     }
-    Request::write(RouteNetlinkMessage::NewLink(link.build()), NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO)
+    let mut link = link.build();
+    link.header.index = index.map_or(0, IfIndex::get);
+    Request::write(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO)
 }
 
 fn new_link<T>(builder: LinkMessageBuilder<T>, link: &NewLink, group: u32) -> LinkMessageBuilder<T> {

@@ -1,21 +1,22 @@
 //! The real kernel: operations grouped by namespace, sent in batches, answered one by one.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
 
 use crate::linux::batch::Request;
 use crate::linux::counters::Counters;
+use crate::linux::indexes::Indexes;
 use crate::linux::monitor::Monitor;
 use crate::linux::nsids::NsIds;
 use crate::linux::reaper::{Doomed, Reaper};
 use crate::linux::socket::{Failure, RouteSocket};
 use crate::linux::sockets::Sockets;
 use crate::linux::{
-    Done, ExpectedMark, Kernel, KernelCounters, KernelError, KernelOp, LinkSink, NetnsReading, NewTap, decode, describe, encode, ipv6,
-    read, schedule, tap,
+    Done, ExpectedMark, Kernel, KernelCounters, KernelError, KernelOp, LinkSink, NetnsReading, NewLink, NewTap, decode, describe, encode,
+    ipv6, read, schedule, tap,
 };
 use crate::model::{IfIndex, LinkId, NetnsId, ObservedLink};
 use crate::namespace::NetnsHandle;
@@ -27,11 +28,12 @@ use crate::namespace::NetnsHandle;
 pub struct LinuxKernel {
     sockets: Sockets,
     counters: Arc<Counters>,
+    indexes: Indexes,
     reaper: Reaper,
     _monitor: Monitor,
 }
 
-/// Most requests that are prepared at a time: each may need a descriptor of another namespace, beside those that are open anyway.
+/// Most creations that are prepared at a time: each may need a descriptor of another namespace, beside those that are open anyway.
 const MOST_AT_ONCE: usize = 256;
 
 /// Answers by place.
@@ -49,13 +51,14 @@ impl LinuxKernel {
         let reaper = Reaper::start(Arc::clone(&counters), sink).map_err(|f| f.attempting("start the threads that delete links"))?;
         let mut sockets = Sockets::new(ids, Arc::clone(&counters));
         sockets.attach(own);
-        Ok(Self { sockets, counters, reaper, _monitor: monitor })
+        Ok(Self { sockets, counters, indexes: Indexes::new(), reaper, _monitor: monitor })
     }
 
     fn run(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
         for run in places.chunk_by(|a, b| Way::of(&ops[*a]) == Way::of(&ops[*b])) {
             match Way::of(&ops[run[0]]) {
-                Way::Requests => run.chunks(MOST_AT_ONCE).for_each(|part| self.run_requests(ops, netns, part, answers)),
+                Way::Creation => run.chunks(MOST_AT_ONCE).for_each(|part| self.run_creations(ops, netns, part, answers)),
+                Way::Requests => self.run_requests(ops, netns, run, answers),
                 Way::Tap => run.chunks(MOST_AT_ONCE).for_each(|part| self.run_taps(ops, netns, part, answers)),
                 Way::Sysctl => self.run_sysctls(ops, netns, run, answers),
                 Way::Deletion => self.run_deletions(ops, netns, run, answers),
@@ -63,32 +66,63 @@ impl LinuxKernel {
         }
     }
 
-    fn run_requests(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
+    fn run_creations(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
         let peers = Peers::of(&mut self.sockets, ops, places);
-        let mut requests: Vec<Request> = Vec::with_capacity(places.len());
-        let mut sent: Vec<usize> = Vec::with_capacity(places.len());
+        let mut sent: Vec<Creation<'_>> = Vec::with_capacity(places.len());
         for place in places {
-            match request(&ops[*place], &peers) {
-                Ok(Some(request)) => {
-                    requests.push(request);
-                    sent.push(*place);
-                }
-                Ok(None) => answers[*place] = Some(Ok(Done::AlreadySo)),
-                Err(failure) => answers[*place] = Some(Err(failure.attempting(describe::op(&ops[*place], &self.sockets)))),
+            match Creation::of(*place, &ops[*place], &peers, &mut self.indexes) {
+                Some(Ok(creation)) => sent.push(creation),
+                Some(Err(failure)) => answers[*place] = Some(Err(failure.attempting(describe::op(&ops[*place], &self.sockets)))),
+                None => {}
             }
         }
-        let mut echoes: Vec<Option<ObservedLink>> = vec![None; sent.len()];
+        let mut outcomes = self.create(netns, &sent);
+        // Whether it was the index that is taken, or the name, the same creation without an index tells.
+        let (taken, anew): (Vec<usize>, Vec<Creation<'_>>) = sent.iter().zip(&outcomes).enumerate().filter_map(without_index).unzip();
+        if !anew.is_empty() {
+            for (at, outcome) in taken.into_iter().zip(self.create(netns, &anew)) {
+                outcomes[at] = outcome;
+            }
+        }
+        for (creation, outcome) in sent.iter().zip(outcomes) {
+            let done = outcome.and_then(|echo| self.done(&ops[creation.place], echo));
+            answers[creation.place] = Some(self.judge(&ops[creation.place], done));
+        }
+    }
+
+    /// Sends creations; what the kernel echoes of each.
+    fn create(&mut self, netns: NetnsId, creations: &[Creation<'_>]) -> Vec<Result<Option<ObservedLink>, Failure>> {
+        let requests: Vec<Request> = creations.iter().map(Creation::request).collect();
+        let mut echoes: Vec<Option<ObservedLink>> = vec![None; requests.len()];
         let outcomes = match self.sockets.get(netns) {
             Ok(socket) => socket.perform(&requests, |at, kind, payload| {
                 if kind == decode::RTM_NEWLINK {
                     echoes[at] = decode::link(payload);
                 }
             }),
+            Err(failure) => vec![Err(failure); requests.len()],
+        };
+        outcomes.into_iter().zip(echoes).map(|(outcome, echo)| outcome.map(|()| echo)).collect()
+    }
+
+    fn run_requests(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
+        let mut requests: Vec<Request> = Vec::with_capacity(places.len());
+        let mut sent: Vec<usize> = Vec::with_capacity(places.len());
+        for place in places {
+            match request(&ops[*place]) {
+                Some(request) => {
+                    requests.push(request);
+                    sent.push(*place);
+                }
+                None => answers[*place] = Some(Ok(Done::AlreadySo)),
+            }
+        }
+        let outcomes = match self.sockets.get(netns) {
+            Ok(socket) => socket.perform(&requests, |_, _, _| {}),
             Err(failure) => vec![Err(failure); sent.len()],
         };
-        for ((place, outcome), echo) in sent.into_iter().zip(outcomes).zip(echoes) {
-            let done = outcome.and_then(|()| self.done(&ops[place], echo));
-            answers[place] = Some(self.judge(&ops[place], done));
+        for (place, outcome) in sent.into_iter().zip(outcomes) {
+            answers[place] = Some(self.judge(&ops[place], outcome.map(|()| Done::Ok)));
         }
     }
 
@@ -208,6 +242,7 @@ impl Kernel for LinuxKernel {
 /// How an operation is performed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
+    Creation,
     Requests,
     Tap,
     Sysctl,
@@ -217,9 +252,8 @@ enum Way {
 impl Way {
     fn of(op: &KernelOp) -> Self {
         match op {
-            KernelOp::CreateVeth { .. } | KernelOp::SetLink { .. } | KernelOp::AddAddress { .. } | KernelOp::RemoveAddress { .. } => {
-                Self::Requests
-            }
+            KernelOp::CreateVeth { .. } => Self::Creation,
+            KernelOp::SetLink { .. } | KernelOp::AddAddress { .. } | KernelOp::RemoveAddress { .. } => Self::Requests,
             KernelOp::CreateTap(_) => Self::Tap,
             KernelOp::EnableIpv6 { .. } => Self::Sysctl,
             KernelOp::DeleteLink { .. } => Self::Deletion,
@@ -256,22 +290,53 @@ impl Peers {
     }
 }
 
-/// The request for an operation; `None` when there is nothing to do.
-fn request(op: &KernelOp, peers: &Peers) -> Result<Option<Request>, Failure> {
-    Ok(match op {
-        KernelOp::CreateVeth { a, b, group, a_up } => {
-            let peer = match peers.0.get(&b.netns) {
-                Some(Ok(file)) => Some(file.as_fd()),
-                Some(Err(failure)) => return Err(failure.clone()),
-                None => None,
-            };
-            Some(encode::create_veth(a, b, *group, *a_up, peer))
-        }
+/// A creation on its way.
+#[derive(Clone, Copy)]
+struct Creation<'a> {
+    place: usize,
+    ends: [&'a NewLink; 2],
+    group: u32,
+    a_up: bool,
+    /// The second end's namespace, where it is another one.
+    peer: Option<BorrowedFd<'a>>,
+    /// The first end's index; the kernel's choice where there is none.
+    index: Option<IfIndex>,
+}
+
+impl<'a> Creation<'a> {
+    fn of(place: usize, op: &'a KernelOp, peers: &'a Peers, indexes: &mut Indexes) -> Option<Result<Self, Failure>> {
+        let KernelOp::CreateVeth { a, b, group, a_up } = op else { return None };
+        let (peer, index) = match peers.0.get(&b.netns) {
+            Some(Ok(file)) => (Some(file.as_fd()), indexes.next()),
+            Some(Err(failure)) => return Some(Err(failure.clone())),
+            // In one namespace the indexes differ anyhow.
+            None => (None, None),
+        };
+        Some(Ok(Self { place, ends: [a, b], group: *group, a_up: *a_up, peer, index }))
+    }
+
+    fn request(&self) -> Request {
+        let [a, b] = self.ends;
+        encode::create_veth(a, b, self.group, self.a_up, self.peer, self.index)
+    }
+}
+
+/// A creation that was refused perhaps only for the index that we gave, and its place: the same one without an index.
+fn without_index<'a>(
+    (at, (creation, outcome)): (usize, (&Creation<'a>, &Result<Option<ObservedLink>, Failure>)),
+) -> Option<(usize, Creation<'a>)> {
+    let refused = outcome.as_ref().is_err_and(|failure| failure.is(Errno::EEXIST) || failure.is(Errno::EBUSY));
+    (refused && creation.index.is_some()).then_some((at, Creation { index: None, ..*creation }))
+}
+
+/// The request for an operation on a link that is there; `None` when there is nothing to do.
+fn request(op: &KernelOp) -> Option<Request> {
+    match op {
         KernelOp::SetLink { link, change } => encode::set_link(link.ifindex, change),
         KernelOp::AddAddress { link, address } => Some(encode::add_address(link.ifindex, address)),
         KernelOp::RemoveAddress { link, address } => Some(encode::remove_address(link.ifindex, *address)),
-        KernelOp::CreateTap(_) | KernelOp::EnableIpv6 { .. } | KernelOp::DeleteLink { .. } => None,
-    })
+        KernelOp::CreateVeth { .. } | KernelOp::CreateTap(_) | KernelOp::EnableIpv6 { .. } | KernelOp::DeleteLink { .. } => None,
+    }
 }
 
 fn index_of(socket: &mut RouteSocket, name: &str) -> Result<IfIndex, Failure> {

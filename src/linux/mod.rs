@@ -8,6 +8,7 @@ mod counters;
 mod decode;
 mod describe;
 mod encode;
+mod indexes;
 mod ipv6;
 mod kernel;
 mod monitor;
