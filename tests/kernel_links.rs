@@ -60,6 +60,32 @@ fn indexes_are_right_when_many_are_made_at_once() {
 }
 
 #[test]
+fn many_pairs_take_five_messages_each_and_few_sends() {
+    let mut bed = Bed::new();
+    let spaces: Vec<_> = (0..4).map(|_| bed.netns()).collect();
+    for netns in &spaces {
+        bed.kernel.read_netns(netns.id).unwrap();
+    }
+    let place = |n: usize| (&spaces[n % 4], &spaces[(n + 1) % 4]);
+    let before = bed.kernel.counters();
+    let creations: Vec<_> = (0..100).map(|n| create((place(n).0, &format!("a{n}")), (place(n).1, &format!("b{n}")))).collect();
+    let mut rest = Vec::new();
+    for (n, answer) in bed.kernel.execute(&creations).into_iter().enumerate() {
+        let (a, b) = ends(place(n).0, place(n).1, answer.unwrap());
+        let alias = |end: char| LinkChange { alias: Some(format!("{end}{n}")), ..LinkChange::default() };
+        rest.push(set(a, alias('a')));
+        rest.push(add(a, &format!("10.0.{n}.1/24")));
+        rest.push(set(b, LinkChange { up: Some(true), ..alias('b') }));
+        rest.push(add(b, &format!("10.0.{n}.2/24")));
+    }
+    assert!(bed.kernel.execute(&rest).iter().all(Result::is_ok));
+    let after = bed.kernel.counters();
+    assert_eq!((after.writes - before.writes, after.reads - before.reads, after.moves), (500, 0, 0));
+    // Per namespace one send of creations, and two of the 100 other messages.
+    assert_eq!(after.sends - before.sends, 4 + 4 * 2);
+}
+
+#[test]
 fn a_taken_name_leaves_nothing_behind_and_stops_nobody() {
     let mut bed = Bed::new();
     let (red, blue) = (bed.netns(), bed.netns());

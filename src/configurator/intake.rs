@@ -11,13 +11,15 @@ use super::plan::LEFTOVERS;
 use super::{Configurator, Now, VERIFY_EVERY};
 use crate::linux::{KernelError, LinkEvent};
 use crate::model::owner::Mark;
-use crate::model::{HostIfName, LinkId, NetnsId, ObservedLink};
+use crate::model::{HostIfName, IfIndex, LinkId, NetnsId, ObservedAddress, ObservedLink};
 use crate::namespace::{NetnsEvent, NetnsHandle};
 
 /// Shortest time between two full readings that lost events cause.
 const REREAD_PAUSE: Duration = Duration::from_millis(500);
 /// So many links of one namespace are read one by one; more, and a listing is cheaper.
 const READ_SINGLY: usize = 16;
+/// A link costs so many times as much when it is read singly as in a listing.
+const CHEAPER_SINGLY: usize = 3;
 
 impl Configurator {
     /// Takes everything that came in.
@@ -26,8 +28,8 @@ impl Configurator {
         triggers.extend((!batch.store.is_empty()).then_some("store"));
         triggers.extend((!batch.netns.is_empty()).then_some("namespace"));
         triggers.extend((!batch.links.is_empty()).then_some("kernel"));
-        for event in batch.store {
-            self.take_store_event(event, now);
+        for arrival in batch.store {
+            self.take_store_event(arrival, now);
         }
         for event in batch.netns {
             self.take_netns_event(event, now);
@@ -146,7 +148,7 @@ impl Configurator {
                 }
             }
             LinkEvent::Address(id, address) => {
-                if self.observed.get(id).is_some_and(|seen| !seen.link.addresses.contains(&address)) {
+                if self.observed.get(id).is_some_and(|seen| !has_address(&seen.link, address)) {
                     self.todo.links.insert(id);
                 }
             }
@@ -188,17 +190,24 @@ impl Configurator {
 
     /// Reads what must be read again, and finds out whose concern the differences are.
     pub(super) fn look(&mut self, now: Now) {
-        let mut singly: BTreeMap<NetnsId, Vec<LinkId>> = BTreeMap::new();
+        if self.look_once(now) {
+            // Other ends that could not be placed before may be in a namespace that is known now.
+            self.todo.links.extend(self.observed.with_unknown_peer());
+            self.look_once(now);
+        }
+    }
+
+    /// True when a namespace was read for the first time.
+    fn look_once(&mut self, now: Now) -> bool {
+        let mut singly: BTreeMap<NetnsId, Vec<IfIndex>> = BTreeMap::new();
         for link in std::mem::take(&mut self.todo.links) {
-            singly.entry(link.netns).or_default().push(link);
+            singly.entry(link.netns).or_default().push(link.ifindex);
         }
         for (netns, links) in singly {
-            if links.len() > READ_SINGLY && links.len() > self.observed.link_count(netns) / 2 {
+            if links.len() > READ_SINGLY && links.len() > self.observed.link_count(netns) / CHEAPER_SINGLY {
                 self.todo.netns.insert(netns);
             } else if !self.todo.netns.contains(&netns) {
-                for link in links {
-                    self.read_link(link, now);
-                }
+                self.read_links(netns, &links, now);
             }
         }
         let mut acquainted = false;
@@ -207,22 +216,18 @@ impl Configurator {
             self.read_netns(netns, now);
             acquainted |= new && self.observed.knows(netns);
         }
-        if acquainted {
-            // Other ends that could not be placed before may be in there.
-            let peerless: Vec<LinkId> = self.observed.with_unknown_peer().collect();
-            for link in peerless {
-                self.read_link(link, now);
-            }
-        }
+        acquainted
     }
 
-    fn read_link(&mut self, id: LinkId, now: Now) {
-        match self.parts.kernel.read_link(id) {
-            Ok(link) => {
-                let changed = self.observed.take_link(id, link);
-                self.touch_changed(changed);
+    fn read_links(&mut self, netns: NetnsId, links: &[IfIndex], now: Now) {
+        for (ifindex, reading) in links.iter().zip(self.parts.kernel.read_links(netns, links)) {
+            match reading {
+                Ok(link) => {
+                    let changed = self.observed.take_link(LinkId { netns, ifindex: *ifindex }, link);
+                    self.touch_changed(changed);
+                }
+                Err(error) => self.reading_failed(netns, &error, now),
             }
-            Err(error) => self.reading_failed(id.netns, &error, now),
         }
     }
 
@@ -306,6 +311,12 @@ impl Configurator {
         }
         self.parts.kernel.close_idle();
     }
+}
+
+/// A reading leaves out the label that every IPv4 address has by itself, its link's name.
+fn has_address(known: &ObservedLink, told: ObservedAddress) -> bool {
+    let label = told.label.filter(|label| *label != known.name);
+    known.addresses.contains(&ObservedAddress { label, ..told })
 }
 
 /// A notification carries neither addresses nor the other end's identity: those are taken as known.

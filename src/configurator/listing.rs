@@ -3,21 +3,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::desired::{Key, Wish};
+use super::inbox::Arrival;
 use super::memory::KnownStore;
 use super::places::Resolution;
 use super::published::Hold;
 use super::{Configurator, Now};
-use crate::model::decode::decode_interface;
+use crate::model::decode::{Decoded, decode_interface};
 use crate::model::{ConfigKey, NetnsRef, NetnsSlot};
 use crate::store::{StoreEvent, StoreIdentity, Versioned};
 
+/// A listing that comes in: the values, and what they say where that was read already.
+pub(super) type Listing = BTreeMap<String, (Versioned, Option<Box<Decoded>>)>;
+
 impl Configurator {
-    pub(super) fn take_store_event(&mut self, event: StoreEvent, now: Now) {
+    pub(super) fn take_store_event(&mut self, Arrival { event, decoded }: Arrival, now: Now) {
         match event {
             StoreEvent::Init => self.staging = Some(BTreeMap::new()),
             StoreEvent::InitApply(key, value) => {
                 if let (Some(staging), Some(ConfigKey::Interface(last))) = (&mut self.staging, ConfigKey::parse(&key)) {
-                    staging.insert(last, value);
+                    staging.insert(last, (value, decoded));
                 }
             }
             StoreEvent::InitDone(identity) => {
@@ -28,7 +32,7 @@ impl Configurator {
             StoreEvent::Apply(key, value) => {
                 self.heard_of(value.mod_revision);
                 if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
-                    self.put(&last, value, false, now);
+                    self.put(&last, value, decoded, false, now);
                 }
             }
             StoreEvent::Delete(key, revision) => {
@@ -46,7 +50,7 @@ impl Configurator {
         }
     }
 
-    fn take_listing(&mut self, listing: BTreeMap<String, Versioned>, identity: StoreIdentity, now: Now) {
+    fn take_listing(&mut self, listing: Listing, identity: StoreIdentity, now: Now) {
         let first = self.listed.is_none();
         let known = match self.listed {
             Some(listed) => Some(KnownStore { cluster: listed.cluster, revision: listed.revision, hold: None }),
@@ -62,11 +66,11 @@ impl Configurator {
         for key in gone {
             self.delete(&key);
         }
-        for (last, value) in listing {
+        for (last, (value, decoded)) in listing {
             let known = self.desired.get(&last).is_some_and(|wish| !wish.kept && wish.mod_revision == value.mod_revision);
             // Same revision of another history may well be another value.
             if !known || self.hold.is_some() {
-                self.put(&last, value, adoptable, now);
+                self.put(&last, value, decoded, adoptable, now);
             }
         }
         if self.in_sync.is_some() {
@@ -130,10 +134,11 @@ impl Configurator {
         self.parts.memory.remember_store(&known);
     }
 
-    fn put(&mut self, last: &str, value: Versioned, adoptable: bool, now: Now) {
+    fn put(&mut self, last: &str, value: Versioned, decoded: Option<Box<Decoded>>, adoptable: bool, now: Now) {
         let key = Key::from(last);
         self.touch_relations(&key);
-        let mut wish = Wish::new(key.clone(), decode_interface(last, &value.value), value.create_revision, value.mod_revision);
+        let decoded = decoded.map_or_else(|| decode_interface(last, &value.value), |decoded| *decoded);
+        let mut wish = Wish::new(key.clone(), decoded, value.create_revision, value.mod_revision);
         wish.adoptable = adoptable;
         if let Some(before) = self.desired.get(&key) {
             wish.replace(before);

@@ -20,12 +20,13 @@ pub mod status;
 pub mod task;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::configurator::desired::{Desired, Key};
 use crate::configurator::inbox::Batch;
+use crate::configurator::listing::Listing;
 use crate::configurator::memory::{HoldState, Memory};
 use crate::configurator::observed::Observed;
 use crate::configurator::places::Places;
@@ -35,10 +36,10 @@ use crate::configurator::retry::Retries;
 use crate::linux::Kernel;
 use crate::model::{LinkId, NetnsId, NetnsSlot, Owner, Timestamp};
 use crate::namespace::NetnsTracker;
-use crate::store::{StoreIdentity, Versioned};
+use crate::store::StoreIdentity;
 
 /// How often every namespace in use is read in full, give or take a fifth.
-pub const VERIFY_EVERY: Duration = Duration::from_secs(30);
+pub const VERIFY_EVERY: Duration = Duration::from_secs(60);
 
 /// A moment, on both clocks: the monotonic one decides, the wall clock is for people.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +78,7 @@ pub struct Configurator {
     observed: Observed,
     retries: Retries,
     /// The listing that is coming in.
-    staging: Option<BTreeMap<String, Versioned>>,
+    staging: Option<Listing>,
     /// The latest complete listing, or the events after it.
     listed: Option<StoreIdentity>,
     search_done: bool,

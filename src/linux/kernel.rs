@@ -204,6 +204,8 @@ impl Kernel for LinuxKernel {
     }
 
     fn read_netns(&mut self, netns: NetnsId) -> Result<NetnsReading, KernelError> {
+        // So that the other ends of what is read here can be placed, wherever they are.
+        self.sockets.meet_all();
         let reading = self.sockets.get(netns).and_then(read::netns).map(|mut reading| {
             self.sockets.find_peers(netns, &mut reading.links);
             reading
@@ -212,11 +214,17 @@ impl Kernel for LinuxKernel {
     }
 
     fn read_link(&mut self, link: LinkId) -> Result<Option<ObservedLink>, KernelError> {
-        let reading = self.sockets.get(link.netns).and_then(|socket| read::link(socket, link.ifindex)).map(|mut found| {
-            self.sockets.find_peers(link.netns, &mut found);
-            found
-        });
-        reading.map_err(|failure| failure.attempting(format!("read {}", describe::link_id(link, &self.sockets))))
+        self.read_links(link.netns, &[link.ifindex]).pop().unwrap_or(Ok(None))
+    }
+
+    fn read_links(&mut self, netns: NetnsId, links: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, KernelError>> {
+        let mut readings = match self.sockets.get(netns) {
+            Ok(socket) => read::links(socket, links),
+            Err(failure) => vec![Err(failure); links.len()],
+        };
+        self.sockets.find_peers(netns, readings.iter_mut().flatten().flatten());
+        let attempted = |ifindex: &IfIndex| format!("read {}", describe::link_id(LinkId { netns, ifindex: *ifindex }, &self.sockets));
+        readings.into_iter().zip(links).map(|(reading, ifindex)| reading.map_err(|f| f.attempting(attempted(ifindex)))).collect()
     }
 
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>> {

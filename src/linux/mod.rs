@@ -179,6 +179,10 @@ pub trait Kernel: Send {
     /// # Errors
     /// As [`Kernel::read_netns`].
     fn read_link(&mut self, link: LinkId) -> Result<Option<ObservedLink>, KernelError>;
+    /// Reads some links of one namespace as [`Kernel::read_link`] does; the n-th answer belongs to the n-th index.
+    fn read_links(&mut self, netns: NetnsId, links: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, KernelError>> {
+        links.iter().map(|ifindex| self.read_link(LinkId { netns, ifindex: *ifindex })).collect()
+    }
     /// Performs all operations; the n-th answer belongs to the n-th operation. Within one namespace they run in the given order.
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>>;
     /// Closes what was not used for a while, so that it keeps no namespace alive.

@@ -46,17 +46,26 @@ fn netns_once(socket: &mut RouteSocket) -> Result<NetnsReading, Failure> {
     Ok(NetnsReading { links, complete: links_complete && addresses_complete })
 }
 
-/// Reads one link with its addresses; `None` when there is none of this index.
-pub(super) fn link(socket: &mut RouteSocket, ifindex: IfIndex) -> Result<Option<ObservedLink>, Failure> {
-    let Some(mut link) = bare_links(socket, &[ifindex]).swap_remove(0)? else { return Ok(None) };
+/// Reads links with their addresses; the n-th answer belongs to the n-th index, `None` when there is none of this index.
+pub(super) fn links(socket: &mut RouteSocket, indexes: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, Failure>> {
+    let bare = bare_links(socket, indexes);
+    let with_addresses = |found: Result<Option<ObservedLink>, Failure>| match found? {
+        Some(link) => addressed(socket, link),
+        None => Ok(None),
+    };
+    bare.into_iter().map(with_addresses).collect()
+}
+
+/// Adds the addresses of a link; `None` when it is gone by now.
+fn addressed(socket: &mut RouteSocket, mut link: ObservedLink) -> Result<Option<ObservedLink>, Failure> {
     for _ in 0..ATTEMPTS {
         link.addresses.clear();
-        let listing = socket.dump(&encode::list_addresses(Some(ifindex)), |kind, payload| {
+        let listing = socket.dump(&encode::list_addresses(Some(link.ifindex)), |kind, payload| {
             if kind != decode::RTM_NEWADDR {
                 return;
             }
             if let Some((found, address)) = decode::address(payload)
-                && found == ifindex
+                && found == link.ifindex
             {
                 let address = without_own_label(address, &link.name);
                 link.addresses.push(address);

@@ -23,6 +23,8 @@ const MOST_OPEN: usize = 512;
 /// All attached namespaces.
 pub(super) struct Sockets {
     known: HashMap<NetnsId, NetnsHandle>,
+    /// Attached, and not entered yet.
+    unmet: Vec<NetnsId>,
     open: HashMap<NetnsId, Open>,
     ids: Arc<NsIds>,
     counters: Arc<Counters>,
@@ -35,17 +37,29 @@ struct Open {
 
 impl Sockets {
     pub(super) fn new(ids: Arc<NsIds>, counters: Arc<Counters>) -> Self {
-        Self { known: HashMap::new(), open: HashMap::new(), ids, counters }
+        Self { known: HashMap::new(), unmet: Vec::new(), open: HashMap::new(), ids, counters }
     }
 
     /// Makes a namespace known, or changes how it is reached.
     pub(super) fn attach(&mut self, netns: NetnsHandle) {
-        self.known.insert(netns.id, netns);
+        let id = netns.id;
+        if self.known.insert(id, netns).is_none() {
+            self.unmet.push(id);
+        }
+    }
+
+    /// Enters every namespace that was attached since, once, so that each has an id by which others refer to it.
+    pub(super) fn meet_all(&mut self) {
+        for netns in std::mem::take(&mut self.unmet) {
+            // Whoever cannot be entered is found out by whoever needs it.
+            let _met = self.get(netns);
+        }
     }
 
     /// Forgets a namespace and closes its socket.
     pub(super) fn detach(&mut self, netns: NetnsId) {
         self.known.remove(&netns);
+        self.unmet.retain(|unmet| *unmet != netns);
         self.open.remove(&netns);
         self.ids.forget(netns);
     }

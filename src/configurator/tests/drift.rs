@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::bench::{Bench, the_pair, veth};
+use crate::configurator::VERIFY_EVERY;
 use crate::linux::LinkEvent;
 use crate::model::{InterfaceAddress, LinkKind};
 
@@ -69,7 +70,7 @@ fn lost_events_are_found_by_the_periodic_look() {
     bench.world.mute(true);
     bench.world.delete_link(bench.world.link_id(bench.ns("red"), "veth1").unwrap()).unwrap();
     bench.run();
-    bench.wait(Duration::from_secs(37));
+    bench.wait(VERIFY_EVERY * 5 / 4);
     assert_eq!(bench.digest(), digest);
 }
 

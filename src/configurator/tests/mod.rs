@@ -1,6 +1,7 @@
 //! The configurator on a fake kernel, with a fake tracker and a store of a few lines: no root, no threads, no waiting.
 
 mod bench;
+mod costs;
 mod drift;
 mod faults;
 mod oracle;
