@@ -183,7 +183,10 @@ impl Script<'_> {
         };
         writeln!(self.text, "{what}: {answer}")?;
         for (place, netns) in [("a", self.a), ("b", self.b)] {
-            for link in self.kernel.read_netns(netns)?.links.iter().filter(|link| &*link.name != "lo") {
+            let mut links = self.kernel.read_netns(netns)?.links;
+            // Which index a link gets is nobody's to rely on.
+            links.sort_by(|one, other| one.name.cmp(&other.name));
+            for link in links.iter().filter(|link| &*link.name != "lo") {
                 let peer = link.peer.map_or("none", |peer| if peer.nsid.is_some() { "elsewhere" } else { "here" });
                 let (up, alias) = (if link.admin_up { "up" } else { "down" }, link.alias.as_deref().unwrap_or("-"));
                 write!(self.text, "    {place} {} mtu={} group={:#x} alias={alias} {up} peer={peer}", link.name, link.mtu, link.group)?;
