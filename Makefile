@@ -17,7 +17,7 @@ demo: setup ## Connect two namespaces, break the link by hand, watch it come bac
 test: setup ## Run every test: unit tests, and the real binary on the real kernel and etcd
 	cargo test --locked
 
-soak: setup ## Start, stop and crash microservices thousands of times (half an hour)
+soak: setup ## Start, stop and crash microservices thousands of times (an hour or less)
 	VNF_TEST_SOAK=1 cargo test --locked --test microservices_soak --test microservices_faults -- --nocapture --test-threads 2
 
 bench: setup ## Measure the agent beside the kernel alone (BENCH=--quick, or BENCH=--full with 10000 interfaces)

@@ -101,6 +101,52 @@ fn docker_is_away_and_its_containers_run() {
     bed.end(&["ms1", "ms2"]);
 }
 
+/// C41: the agent starts while Docker is away; what stands stays as it is, and Docker is found when it comes.
+#[test]
+fn an_agent_that_starts_without_docker() {
+    let host = host();
+    let mut bed = Bed::with(&host, host.start_docker_with(&["--live-restore"]), host.agent().on_docker());
+    bed.run_both();
+    bed.agent.put_all(&the_pair());
+    bed.assert_pair_in("ms1", "ms2");
+    let places = [bed.docker.netns("ms1"), bed.docker.netns("ms2")];
+    let links = || places.each_ref().map(|netns| host.links(netns));
+    let (before, pid) = (links(), bed.docker.pid("ms1"));
+    bed.docker.kill();
+    for round in 0..2 {
+        if round == 0 {
+            bed.agent.stop();
+        } else {
+            bed.agent.kill();
+        }
+        bed.agent.start();
+        bed.agent.wait_ready();
+        wait_disconnected(&bed);
+        assert_eq!(links(), before, "what stands stays");
+    }
+    bed.docker.start();
+    bed.wait_connected();
+    bed.assert_pair_in("ms1", "ms2");
+    assert_eq!(links(), before, "what stood was adopted");
+    // A container ends while neither is there, and its process number goes to somebody else.
+    bed.docker.kill();
+    bed.agent.stop();
+    host.run(&format!("kill -9 {pid}"));
+    let imposter = Imposter::new(&host, pid, "red");
+    let red = host.links("red");
+    bed.agent.start();
+    bed.agent.wait_for("veth1", "PENDING", "MICROSERVICE_MISSING");
+    bed.agent.wait_for("veth2", "PENDING", "");
+    bed.assert_links(&[]);
+    assert_eq!(host.links("red"), red, "the namespace of the process that has the number now");
+    drop(imposter);
+    bed.docker.start();
+    bed.wait_connected();
+    bed.docker.ask(&["start", "ms1"]);
+    bed.wait_pair_in("ms1", "ms2");
+    bed.end(&["ms1", "ms2"]);
+}
+
 /// C41: containers that start and end between the agent's start and its first listing of them, or while that listing is under way.
 #[test]
 fn containers_that_start_before_the_first_listing() {
