@@ -2,8 +2,13 @@
 
 use std::path::PathBuf;
 
-const FILES: [&str; 4] =
-    ["ligato/linux/interfaces.proto", "external/v1/node.proto", "vnfagent/v1/status.proto", "vnfagent/v1/config.proto"];
+const FILES: [&str; 5] = [
+    "ligato/linux/interfaces.proto",
+    "ligato/vpp/interfaces.proto",
+    "external/v1/node.proto",
+    "vnfagent/v1/status.proto",
+    "vnfagent/v1/config.proto",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

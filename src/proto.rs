@@ -8,6 +8,12 @@ pub mod ligato {
     tonic::include_proto!("ligato.linux.v1");
 }
 
+/// The few fields of Ligato's v1 models of VPP's interfaces that concern TAPs.
+#[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
+pub mod vpp {
+    tonic::include_proto!("ligato.vpp.v1");
+}
+
 /// Hosts behind Open vSwitch.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
 pub mod external {

@@ -13,7 +13,7 @@ use kernel_support::*;
 use nix::errno::Errno;
 use vnf_agent::linux::fake::conformance::transcript;
 use vnf_agent::linux::fake::{FakeWorld, NetnsSettings};
-use vnf_agent::linux::{Done, Kernel, KernelOp, NewLink, NewTap};
+use vnf_agent::linux::{Done, Kernel, KernelOp, LinkChange, NewLink, NewTap};
 use vnf_agent::model::{LinkId, LinkKind, TapMode, TapSpec, TunInfo};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -124,6 +124,31 @@ fn a_namespace_that_is_gone_says_so() {
     bed.until("the thread inside has ended", |_| (!path.exists()).then_some(()));
     let error = bed.execute_one(op).unwrap_err();
     assert!([Errno::ENOENT, Errno::ESRCH, Errno::ESTALE].iter().any(|errno| error.is(*errno)), "{error}");
+}
+
+/// A TAP that someone holds open is moved with its packets; it loses its addresses, and where its index is taken gets another one.
+#[test]
+fn a_move_is_one_request() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut bed = Bed::new();
+    let (red, blue) = (bed.netns(), bed.netns());
+    let id = make(&mut bed, &red, "tap7", plain());
+    blue.ip(&format!("link add other index {} type bridge", id.ifindex));
+    assert_eq!(bed.execute_one(add(id, "10.0.0.1/24")), Ok(Done::Ok));
+    bed.kernel.read_netns(blue.id).unwrap();
+    let before = bed.kernel.counters();
+    let change = LinkChange { name: Some(name("eth1")), mac: Some(mac(9)), mtu: Some(1400), up: Some(true), ..LinkChange::default() };
+    let op = KernelOp::MoveLink { link: id, to: blue.id, change, alias: Some(ALIAS.into()) };
+    let done = bed.execute_one(op.clone()).unwrap();
+    let after = bed.kernel.counters();
+    assert_eq!((after.writes - before.writes, after.moves - before.moves), (1, 1));
+    let Done::Moved(ifindex) = done else { panic!("{done:?}") };
+    assert_ne!(ifindex, id.ifindex);
+    let link = bed.link(LinkId { netns: blue.id, ifindex }).unwrap();
+    assert_eq!((&*link.name, link.mac, link.mtu, link.admin_up), ("eth1", Some(mac(9)), 1400, true));
+    assert_eq!((link.alias.as_deref(), link.group, link.addresses.iter().filter(|a| !a.kernel_made).count()), (Some(ALIAS), GROUP, 0));
+    assert_eq!(bed.names(&red), ["lo"]);
+    assert!(bed.execute_one(op).unwrap_err().is(Errno::ENODEV));
 }
 
 /// The fake kernel is worth something only as far as it answers as the real one does.

@@ -56,7 +56,7 @@ fn waves(plan: &Plan) -> Vec<Vec<StepId>> {
 struct Run<'a> {
     plan: &'a Plan,
     outcomes: Vec<Option<Outcome>>,
-    /// Ends of the pairs made so far, by the step that made them; of a TAP both are the same.
+    /// Ends of the pairs made so far, by the step that made them; of a TAP, made or moved, both are the same.
     made: HashMap<StepId, (LinkId, LinkId)>,
     touched: BTreeSet<LinkId>,
 }
@@ -83,6 +83,11 @@ impl Run<'_> {
                 self.touched.insert(link);
                 self.made.insert(id, (link, link));
             }
+            if let (Ok(Done::Moved(index)), Action::MoveLink { to, .. }) = (&answer, &self.plan.steps[id].action) {
+                let link = LinkId { netns: *to, ifindex: *index };
+                self.touched.insert(link);
+                self.made.insert(id, (link, link));
+            }
             if let (Ok(Done::Created { a: index_a, b: index_b }), Action::CreateVeth { a, b, .. }) = (&answer, &self.plan.steps[id].action)
             {
                 let ends = (LinkId { netns: a.netns, ifindex: *index_a }, LinkId { netns: b.netns, ifindex: *index_b });
@@ -103,6 +108,9 @@ impl Run<'_> {
             Action::CreateVeth { a, b, group, a_up, .. } => KernelOp::CreateVeth { a: a.clone(), b: b.clone(), group: *group, a_up: *a_up },
             Action::CreateTap(new) => KernelOp::CreateTap(new.clone()),
             Action::SetLink(target, change) => KernelOp::SetLink { link: self.link(*target)?, change: change.clone() },
+            Action::MoveLink { link, to, change, alias } => {
+                KernelOp::MoveLink { link: *link, to: *to, change: change.clone(), alias: alias.clone() }
+            }
             Action::EnableIpv6(target, name) => KernelOp::EnableIpv6 { link: self.link(*target)?, name: name.clone() },
             Action::AddAddress(target, address) => KernelOp::AddAddress { link: self.link(*target)?, address: address.clone() },
             Action::RemoveAddress(target, address) => KernelOp::RemoveAddress { link: self.link(*target)?, address: *address },
@@ -124,6 +132,7 @@ fn link_of(op: &KernelOp) -> Option<LinkId> {
     match op {
         KernelOp::CreateVeth { .. } | KernelOp::CreateTap(_) => None,
         KernelOp::SetLink { link, .. }
+        | KernelOp::MoveLink { link, .. }
         | KernelOp::EnableIpv6 { link, .. }
         | KernelOp::AddAddress { link, .. }
         | KernelOp::RemoveAddress { link, .. }

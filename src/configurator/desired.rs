@@ -61,6 +61,15 @@ impl Wish {
         self.spec.as_ref().ok().map(|spec| NetnsSlot::new(spec.netns.clone(), self.mod_revision))
     }
 
+    /// The name under which the TAP appears that someone else makes for it.
+    #[must_use]
+    pub fn temporary(&self) -> Option<&HostIfName> {
+        match self.spec.as_ref().map(|spec| &spec.kind) {
+            Ok(InterfaceKind::AutoTap { temporary }) => Some(temporary),
+            _ => None,
+        }
+    }
+
     /// The logical name of the other end that it names.
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
@@ -120,6 +129,8 @@ pub struct Desired {
     by_peer: HashMap<Box<str>, Few>,
     by_place: HashMap<(NetnsSlot, HostIfName), Few>,
     by_ip: HashMap<(NetnsSlot, IpAddr), Few>,
+    /// By the name under which someone else's TAP appears.
+    by_temporary: HashMap<HostIfName, Few>,
 }
 
 impl Desired {
@@ -135,6 +146,9 @@ impl Desired {
         }
         if let Some(peer) = wish.peer() {
             file(&mut self.by_peer, peer.into(), &wish.key);
+        }
+        if let Some(temporary) = wish.temporary() {
+            file(&mut self.by_temporary, temporary.clone(), &wish.key);
         }
         self.wishes.insert(wish.key.clone(), wish);
         before
@@ -152,6 +166,9 @@ impl Desired {
         }
         if let Some(peer) = wish.peer() {
             unfile(&mut self.by_peer, &Box::from(peer), key);
+        }
+        if let Some(temporary) = wish.temporary() {
+            unfile(&mut self.by_temporary, temporary, key);
         }
         Some(wish)
     }
@@ -203,6 +220,16 @@ impl Desired {
     /// Wishes for this link name in this slot.
     pub fn claims(&self, slot: &NetnsSlot, name: &HostIfName) -> impl Iterator<Item = &Key> {
         self.by_place.get(&(slot.clone(), name.clone())).into_iter().flat_map(|few| &few.0)
+    }
+
+    /// Wishes for the TAP that appears under this name.
+    pub fn expecting(&self, temporary: &HostIfName) -> impl Iterator<Item = &Key> {
+        self.by_temporary.get(temporary).into_iter().flat_map(|few| &few.0)
+    }
+
+    /// Wishes for a TAP that someone else makes.
+    pub fn expecting_any(&self) -> impl Iterator<Item = &Key> {
+        self.by_temporary.values().flat_map(|few| &few.0)
     }
 
     /// Wishes for this address in this slot.

@@ -246,6 +246,10 @@ impl Configurator {
                 let changes = self.observed.take_reading(id, reading);
                 self.touch_changed(changes);
                 self.schedule_reading(id, now, delay);
+                if first && self.own == Some(id) {
+                    // Nothing could be said before of what is to be found here, or to be brought back.
+                    self.touch_all();
+                }
                 if first {
                     let slots: Vec<_> = self.places.leading_to(id).cloned().collect();
                     let keys: Vec<Key> = slots.iter().flat_map(|slot| self.desired.at_slot(slot)).cloned().collect();
@@ -292,6 +296,9 @@ impl Configurator {
                 for name in std::iter::once(&seen.link.name).chain(&seen.link.altnames) {
                     let Ok(name) = HostIfName::new(name) else { continue };
                     self.todo.dirty.extend(self.places.claims(&self.desired, change.id.netns, &name).cloned());
+                    if self.own == Some(change.id.netns) {
+                        self.todo.dirty.extend(self.desired.expecting(&name).cloned());
+                    }
                 }
             }
         }

@@ -9,6 +9,7 @@ use super::places::Resolution;
 use super::published::Hold;
 use super::{Configurator, Now};
 use crate::model::decode::{Decoded, decode_interface};
+use crate::model::vpp::{VppKey, report, wanted_tap};
 use crate::model::{ConfigKey, NetnsRef, NetnsSlot};
 use crate::store::{StoreEvent, StoreIdentity, Versioned};
 
@@ -18,29 +19,67 @@ pub(super) type Listing = BTreeMap<String, (Versioned, Option<Box<Decoded>>)>;
 impl Configurator {
     pub(super) fn take_store_event(&mut self, Arrival { event, decoded }: Arrival, now: Now) {
         match event {
-            StoreEvent::Init => self.staging = Some(BTreeMap::new()),
+            StoreEvent::Init => {
+                self.staging = Some(BTreeMap::new());
+                self.vpp_staging.clear();
+            }
             StoreEvent::InitApply(key, value) => {
-                if let (Some(staging), Some(ConfigKey::Interface(last))) = (&mut self.staging, ConfigKey::parse(&key)) {
+                if let Some(key) = VppKey::parse(&key) {
+                    self.vpp_staging.insert(key, value);
+                } else if let (Some(staging), Some(ConfigKey::Interface(last))) = (&mut self.staging, ConfigKey::parse(&key)) {
                     staging.insert(last, (value, decoded));
                 }
             }
             StoreEvent::InitDone(identity) => {
                 if let Some(listing) = self.staging.take() {
+                    self.take_vpp_listing();
                     self.take_listing(listing, identity, now);
                 }
             }
             StoreEvent::Apply(key, value) => {
                 self.heard_of(value.mod_revision);
+                self.take_vpp(&key, Some(&value));
                 if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
                     self.put(&last, value, decoded, false, now);
                 }
             }
             StoreEvent::Delete(key, revision) => {
                 self.heard_of(revision);
+                self.take_vpp(&key, None);
                 if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
                     self.delete(&last);
                 }
             }
+        }
+    }
+
+    fn take_vpp(&mut self, key: &str, value: Option<&Versioned>) {
+        if let Some(key) = VppKey::parse(key) {
+            self.take_vpp_key(&key, value);
+        }
+    }
+
+    fn take_vpp_key(&mut self, key: &VppKey, value: Option<&Versioned>) {
+        let links = match key {
+            VppKey::Config(name) => self.vpp.want(name, value.and_then(|value| wanted_tap(name, &value.value))),
+            VppKey::Status(name) => self.vpp.report(name, value.and_then(|value| report(&value.value))),
+        };
+        for link in links {
+            self.todo.dirty.extend(self.desired.expecting(&link).cloned());
+        }
+    }
+
+    fn take_vpp_listing(&mut self) {
+        let listing = std::mem::take(&mut self.vpp_staging);
+        let known: Vec<String> = self.vpp.names().map(str::to_owned).collect();
+        let keys = known.into_iter().flat_map(|name| [VppKey::Config(name.clone()), VppKey::Status(name)]);
+        let gone: Vec<VppKey> = keys.filter(|key| !listing.contains_key(key)).collect();
+        for key in gone {
+            self.take_vpp_key(&key, None);
+        }
+        // What VPP was told comes before what it told: only the former names the links.
+        for (key, value) in &listing {
+            self.take_vpp_key(key, Some(value));
         }
     }
 
@@ -199,6 +238,7 @@ impl Configurator {
         let mut dirty: BTreeSet<Key> = self.desired.naming(key).cloned().collect();
         dirty.insert(key.clone());
         if let Some(wish) = self.desired.get(key) {
+            dirty.extend(wish.temporary().into_iter().flat_map(|temporary| self.desired.expecting(temporary)).cloned());
             dirty.extend(wish.peer().and_then(|peer| self.desired.get(peer)).map(|peer| peer.key.clone()));
             if let (Some(slot), Ok(spec)) = (wish.slot(), &wish.spec) {
                 let id = self.places.bound(&slot).map(|netns| netns.id);

@@ -18,9 +18,10 @@ mod report;
 pub mod retry;
 pub mod status;
 pub mod task;
+pub mod vpp;
 mod work;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,13 +31,15 @@ use crate::configurator::listing::Listing;
 use crate::configurator::memory::{HoldState, Memory};
 use crate::configurator::observed::Observed;
 use crate::configurator::places::Places;
-use crate::configurator::plan::{InSync, Settings, World};
+use crate::configurator::plan::{InSync, MOST_MOVES, Settings, World};
 use crate::configurator::published::Published;
 use crate::configurator::retry::Retries;
+use crate::configurator::vpp::VppTaps;
 use crate::linux::Kernel;
+use crate::model::vpp::VppKey;
 use crate::model::{LinkId, NetnsId, NetnsSlot, Owner, Timestamp};
 use crate::namespace::NetnsTracker;
-use crate::store::StoreIdentity;
+use crate::store::{StoreIdentity, Versioned};
 
 /// How often every namespace in use is read in full, give or take a fifth.
 pub const VERIFY_EVERY: Duration = Duration::from_secs(60);
@@ -89,6 +92,11 @@ pub struct Configurator {
     /// The agent's own namespace, once the search has told it. It is watched whether a wish leads there or not: what someone takes out of another
     /// namespace ends up there first of all.
     own: Option<NetnsId>,
+    vpp: VppTaps,
+    /// VPP's keys in the listing that is coming in.
+    vpp_staging: BTreeMap<VppKey, Versioned>,
+    /// How many moves this pass may still make.
+    moves_left: usize,
     /// When each of them is read in full again.
     verify: BTreeSet<(Instant, NetnsId)>,
     verify_at: HashMap<NetnsId, Instant>,
@@ -139,6 +147,9 @@ impl Configurator {
             hold: None,
             attached: BTreeSet::new(),
             own: None,
+            vpp: VppTaps::default(),
+            vpp_staging: BTreeMap::new(),
+            moves_left: MOST_MOVES,
             verify: BTreeSet::new(),
             verify_at: HashMap::new(),
             reread_all: None,
@@ -151,6 +162,8 @@ impl Configurator {
     /// One pass over everything that came in; returns when the next one is due by itself.
     pub fn pass(&mut self, batch: Batch, now: Now) -> Instant {
         let clock = Instant::now();
+        self.moves_left = MOST_MOVES;
+        self.todo.triggers.extend((!self.todo.dirty.is_empty()).then_some("queue"));
         self.take_in(batch, now);
         self.look(now);
         if self.hold.is_some() && self.in_sync.is_some() && self.todo.triggers.contains("store") {
@@ -182,11 +195,16 @@ impl Configurator {
             places: &self.places,
             observed: &self.observed,
             own: self.own,
+            vpp: &self.vpp,
+            moves_left: self.moves_left,
             settings: Settings { hold: self.hold.is_some(), ..self.parts.settings },
         }
     }
 
     fn next_due(&self, now: Now) -> Instant {
+        if !self.todo.dirty.is_empty() && self.in_sync.is_some() {
+            return now.instant;
+        }
         let candidates = [self.retries.next(), self.verify.first().map(|(at, _)| *at), self.reread_all];
         candidates.into_iter().flatten().min().unwrap_or(now.instant + VERIFY_EVERY)
     }

@@ -87,8 +87,9 @@ impl Configurator {
                 (attempt >= UNFINISHED_TRIES).then_some(failure)
             }
             Verdict::Resolving => None,
-            Verdict::Unimplemented(_) | Verdict::Invalid(_) | Verdict::Pending(_) | Verdict::Failed(..) => {
+            Verdict::Invalid(_) | Verdict::Pending(_) | Verdict::Failed(..) => {
                 self.fulfilled.remove(key);
+                self.miss_tap(key);
                 // A removal that was refused is tried again, whatever the wish waits for.
                 if work.failures.contains_key(key) || work.adrift.contains(key) {
                     self.retries.failed(key, now.instant);
@@ -97,6 +98,15 @@ impl Configurator {
                 }
                 None
             }
+        }
+    }
+
+    /// No link stands for a wish that waits for one: what VPP said to have deleted is.
+    fn miss_tap(&mut self, key: &Key) {
+        let Some(temporary) = self.desired.get(key).and_then(|wish| wish.temporary()) else { return };
+        let at_home = self.own.is_some_and(|own| self.observed.at(own, temporary.as_str()).is_some());
+        if !at_home && self.observed.named(key).next().is_none() {
+            self.vpp.gone(temporary);
         }
     }
 

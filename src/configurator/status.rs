@@ -6,7 +6,7 @@ use crate::configurator::desired::Wish;
 use crate::configurator::places::Resolution;
 use crate::configurator::plan::{Verdict, World};
 use crate::linux::KernelError;
-use crate::model::owner::ADDRESS_PROTO;
+use crate::model::owner::{ADDRESS_PROTO, Mark};
 use crate::model::{
     FieldError, InterfaceAddress, InterfaceKind, InterfaceSpec, InterfaceStatus, LinkId, LinkKind, NamespaceStatus, NetnsSlot,
     ObservedLink, Reason, State, Timestamp,
@@ -44,14 +44,11 @@ pub fn status(world: World<'_>, wish: &Wish, verdict: &Verdict, failure: Option<
     if let Some(link) = link {
         show(&mut status, wish, link);
         status.warnings.extend(wish.spec.as_ref().ok().and_then(|spec| opened_otherwise(&spec.kind, &link.kind)));
+        status.warnings.extend(another_tap(world, wish, link));
     }
     match verdict {
         Verdict::Resolving | Verdict::Finishing(_) => return None,
         Verdict::Settled(_) => status.state = State::Configured,
-        Verdict::Unimplemented(kind) => {
-            status.state = State::Unimplemented;
-            status.message = format!("interfaces of type {kind} are not handled by this version");
-        }
         Verdict::Invalid(errors) => invalid(&mut status, errors, link.is_some()),
         Verdict::Pending(waiting) => {
             (status.state, status.reason) = (State::Pending, waiting.reason);
@@ -190,6 +187,16 @@ fn warnings(world: World<'_>, wish: &Wish) -> Vec<String> {
 fn shown(id: &str, name: &str) -> String {
     let id: String = id.chars().take(12).collect();
     format!("{} ({id})", name.escape_debug())
+}
+
+/// The TAP that serves the wish stands, and another one appeared under its name.
+fn another_tap(world: World<'_>, wish: &Wish, link: &ObservedLink) -> Option<String> {
+    let temporary = wish.temporary()?;
+    let (id, seen) = world.observed.at(world.own?, temporary.as_str())?;
+    let other = seen.mark == Mark::Foreign && matches!(seen.link.kind, LinkKind::Tun(_)) && world.owner.temporary(link).is_some();
+    other.then(|| {
+        format!("another TAP `{temporary}` (index {}) is in the agent's own namespace; it is left alone while this one stands", id.ifindex)
+    })
 }
 
 /// Whoever opens a TAP chooses its header.

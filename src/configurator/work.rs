@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use super::apply::{Applied, Outcome, apply};
 use super::desired::Key;
-use super::plan::{Action, InSync, Plan, Step, Verdict, check, plan};
+use super::plan::{Action, InSync, Plan, Step, Target, Verdict, check, plan};
 use super::published::StepRecord;
 use super::status::Failure;
 use super::{Configurator, Now};
@@ -51,6 +51,7 @@ impl Configurator {
         let mut last: Vec<Step> = Vec::new();
         for round in 0..=ROUNDS {
             let plan = plan(self.world(), proof, &dirty);
+            self.todo.dirty.extend(plan.queued.iter().cloned());
             if round == 0 {
                 work.drift = self.drift(&plan, &by_wish);
             }
@@ -115,6 +116,11 @@ impl Configurator {
 
     fn execute(&mut self, plan: &Plan, work: &mut Work) -> Applied {
         self.unregister(plan);
+        for notice in &plan.notices {
+            tracing::warn!("{notice}");
+        }
+        let moves = plan.steps.iter().filter(|step| matches!(step.action, Action::MoveLink { .. })).count();
+        self.moves_left = self.moves_left.saturating_sub(moves);
         for step in &plan.steps {
             // What failed before is tried now: only what is refused now counts.
             work.failures.remove(&step.key);
@@ -140,10 +146,11 @@ impl Configurator {
         applied
     }
 
-    /// What is about to be removed leaves the index before it leaves the kernel.
+    /// What is about to be removed, moved or given back leaves the index before it leaves the kernel.
     fn unregister(&self, plan: &Plan) {
         let deleted = plan.steps.iter().filter_map(|step| match &step.action {
-            Action::DeleteLink { link, .. } => Some(*link),
+            Action::DeleteLink { link, .. } | Action::MoveLink { link, .. } => Some(*link),
+            Action::SetLink(Target::Existing(link), change) if change.alias.as_deref() == Some("") => Some(*link),
             _ => None,
         });
         // The other end goes with it.
@@ -200,7 +207,7 @@ fn describe(outcome: &Outcome) -> Cow<'static, str> {
         Outcome::Done(Done::AlreadySo) => "already so".into(),
         Outcome::Done(Done::Ok) => "done".into(),
         Outcome::Done(Done::Created { a, b }) => format!("done, indexes {a} and {b}").into(),
-        Outcome::Done(Done::CreatedTap(index)) => format!("done, index {index}").into(),
+        Outcome::Done(Done::CreatedTap(index) | Done::Moved(index)) => format!("done, index {index}").into(),
         Outcome::Skipped(step) => format!("skipped, since step {} failed", step + 1).into(),
         Outcome::Failed(error) => error.to_string().into(),
     }

@@ -10,6 +10,7 @@ pub(super) struct Counters {
     writes: AtomicU64,
     reads: AtomicU64,
     sends: AtomicU64,
+    moves: AtomicU64,
 }
 
 impl Counters {
@@ -25,12 +26,16 @@ impl Counters {
         self.sends.fetch_add(1, Ordering::Relaxed);
     }
 
+    pub(super) fn count_move(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn snapshot(&self) -> KernelCounters {
         KernelCounters {
             writes: self.writes.load(Ordering::Relaxed),
             reads: self.reads.load(Ordering::Relaxed),
             sends: self.sends.load(Ordering::Relaxed),
-            moves: 0,
+            moves: self.moves.load(Ordering::Relaxed),
         }
     }
 }

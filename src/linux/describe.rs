@@ -1,7 +1,7 @@
 //! Operations in words, for errors: what was attempted, on what. Namespaces are named by inode, as `lsns` shows them.
 
-use crate::linux::KernelOp;
 use crate::linux::sockets::Sockets;
+use crate::linux::{KernelOp, LinkChange};
 use crate::model::LinkId;
 
 /// `create veth a@4026532301 / b@4026532302`.
@@ -13,20 +13,25 @@ pub(super) fn op(op: &KernelOp, sockets: &Sockets) -> String {
         }
         KernelOp::CreateTap(new) => format!("create tap {}@{}", new.link.name, sockets.inode(new.link.netns)),
         KernelOp::SetLink { link, change } => {
-            let mut what: Vec<String> = Vec::new();
-            what.extend(change.name.as_ref().map(|name| format!("name {name}")));
-            what.extend(change.mac.map(|mac| format!("hardware address {mac}")));
-            what.extend(change.mtu.map(|mtu| format!("mtu {mtu}")));
-            what.extend(change.up.map(|up| if up { "up" } else { "down" }.to_owned()));
-            what.extend(change.group.map(|group| format!("group {group}")));
-            what.extend(change.alias.as_ref().map(|alias| format!("alias `{}`", alias.escape_debug())));
-            format!("set {} of {}", what.join(", "), at(link))
+            format!("set {} of {}", changes(change), at(link))
         }
+        KernelOp::MoveLink { link, to, change, .. } => format!("move {} to {} and set {}", at(link), sockets.inode(*to), changes(change)),
         KernelOp::EnableIpv6 { link, name } => format!("enable IPv6 on `{}`, {}", name.escape_debug(), at(link)),
         KernelOp::AddAddress { link, address } => format!("add {} to {}", address.address, at(link)),
         KernelOp::RemoveAddress { link, address } => format!("remove {address} from {}", at(link)),
         KernelOp::DeleteLink { link, .. } => format!("delete {}", at(link)),
     }
+}
+
+fn changes(change: &LinkChange) -> String {
+    let mut what: Vec<String> = Vec::new();
+    what.extend(change.name.as_ref().map(|name| format!("name {name}")));
+    what.extend(change.mac.map(|mac| format!("hardware address {mac}")));
+    what.extend(change.mtu.map(|mtu| format!("mtu {mtu}")));
+    what.extend(change.up.map(|up| if up { "up" } else { "down" }.to_owned()));
+    what.extend(change.group.map(|group| format!("group {group}")));
+    what.extend(change.alias.as_ref().map(|alias| format!("alias `{}`", alias.escape_debug())));
+    what.join(", ")
 }
 
 /// `link 7@4026532301`.

@@ -56,9 +56,17 @@ fn new_link<T>(builder: LinkMessageBuilder<T>, link: &NewLink, group: u32) -> Li
 
 /// Changes a link; `None` when nothing is to be changed.
 pub(super) fn set_link(ifindex: IfIndex, change: &LinkChange) -> Option<Request> {
-    if *change == LinkChange::default() {
-        return None;
-    }
+    // Not RTM_NEWLINK: without a link of this index that one could mean "change the whole group".
+    let link = || Request::write(RouteNetlinkMessage::SetLink(changed(ifindex, change).build()), 0);
+    (*change != LinkChange::default()).then(link)
+}
+
+/// Moves a link to another namespace, where it is changed.
+pub(super) fn move_link(ifindex: IfIndex, change: &LinkChange, to: BorrowedFd<'_>) -> Request {
+    Request::write(RouteNetlinkMessage::SetLink(changed(ifindex, change).setns_by_fd(to.as_raw_fd()).build()), 0)
+}
+
+fn changed(ifindex: IfIndex, change: &LinkChange) -> LinkMessageBuilder<LinkUnspec> {
     let mut link = of_index(ifindex);
     if let Some(up) = change.up {
         link = if up { link.up() } else { link.down() };
@@ -80,8 +88,7 @@ pub(super) fn set_link(ifindex: IfIndex, change: &LinkChange) -> Option<Request>
         let bytes = DefaultNla::new(IFLA_IFALIAS, alias.clone().into_bytes());
         link = link.append_extra_attribute(LinkAttribute::Other(bytes));
     }
-    // Not RTM_NEWLINK: without a link of this index that one could mean "change the whole group".
-    Some(Request::write(RouteNetlinkMessage::SetLink(link.build()), 0))
+    link
 }
 
 /// Reads one link, without its statistics.

@@ -120,6 +120,7 @@ fn describe(op: &KernelOp) -> String {
         KernelOp::CreateVeth { a, b, .. } => format!("create veth {}@{} / {}@{}", a.name, a.netns, b.name, b.netns),
         KernelOp::CreateTap(new) => format!("create tap {}@{}", new.link.name, new.link.netns),
         KernelOp::SetLink { link, .. } => format!("set {}", at(link)),
+        KernelOp::MoveLink { link, to, .. } => format!("move {} to {to}", at(link)),
         KernelOp::EnableIpv6 { link, name } => format!("enable IPv6 on `{name}`, {}", at(link)),
         KernelOp::AddAddress { link, address } => format!("add {} to {}", address.address, at(link)),
         KernelOp::RemoveAddress { link, address } => format!("remove {address} from {}", at(link)),
@@ -136,6 +137,7 @@ impl State {
                 return self.netns.get(&link.netns)?.links.values().find(|l| l.observed.name == *name).map(|l| l.uid);
             }
             KernelOp::SetLink { link, .. }
+            | KernelOp::MoveLink { link, .. }
             | KernelOp::AddAddress { link, .. }
             | KernelOp::RemoveAddress { link, .. }
             | KernelOp::DeleteLink { link, .. } => *link,
@@ -149,6 +151,7 @@ impl State {
             KernelOp::CreateVeth { a, b, group, a_up } => self.create_veth(a, b, *group, *a_up),
             KernelOp::CreateTap(new) => self.create_tap(new),
             KernelOp::SetLink { link, change } => self.set_link(*link, change),
+            KernelOp::MoveLink { link, to, change, .. } => self.move_and_set(*link, *to, change),
             KernelOp::EnableIpv6 { link, name } => self.enable_ipv6(link.netns, name),
             KernelOp::AddAddress { link, address } => self.add_address(*link, address),
             KernelOp::RemoveAddress { link, address } => self.remove_address(*link, *address),
@@ -206,6 +209,7 @@ fn is_attached(op: &KernelOp, attached: &BTreeSet<NetnsId>) -> bool {
     match op {
         KernelOp::CreateVeth { a, b, .. } => attached.contains(&a.netns) && attached.contains(&b.netns),
         KernelOp::CreateTap(new) => attached.contains(&new.link.netns),
+        KernelOp::MoveLink { link, to, .. } => attached.contains(&link.netns) && attached.contains(to),
         KernelOp::SetLink { link, .. }
         | KernelOp::EnableIpv6 { link, .. }
         | KernelOp::AddAddress { link, .. }

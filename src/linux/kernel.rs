@@ -15,8 +15,8 @@ use crate::linux::reaper::{Doomed, Reaper};
 use crate::linux::socket::{Failure, RouteSocket};
 use crate::linux::sockets::Sockets;
 use crate::linux::{
-    Done, ExpectedMark, Kernel, KernelCounters, KernelError, KernelOp, LinkSink, NetnsReading, NewLink, NewTap, decode, describe, encode,
-    ipv6, read, schedule, tap,
+    Done, ExpectedMark, Kernel, KernelCounters, KernelError, KernelOp, LinkChange, LinkSink, NetnsReading, NewLink, NewTap, decode,
+    describe, encode, ipv6, read, schedule, tap,
 };
 use crate::model::{IfIndex, LinkId, NetnsId, ObservedLink};
 use crate::namespace::NetnsHandle;
@@ -60,6 +60,7 @@ impl LinuxKernel {
                 Way::Creation => run.chunks(MOST_AT_ONCE).for_each(|part| self.run_creations(ops, netns, part, answers)),
                 Way::Requests => self.run_requests(ops, netns, run, answers),
                 Way::Tap => run.chunks(MOST_AT_ONCE).for_each(|part| self.run_taps(ops, netns, part, answers)),
+                Way::Move => run.iter().for_each(|place| answers[*place] = Some(self.run_move(&ops[*place]))),
                 Way::Sysctl => self.run_sysctls(ops, netns, run, answers),
                 Way::Deletion => self.run_deletions(ops, netns, run, answers),
             }
@@ -134,8 +135,8 @@ impl LinuxKernel {
             return Ok(Done::Created { a: echo.ifindex, b: peer.ifindex });
         }
         // A kernel that echoes nothing: both were made under these names a moment ago.
-        let a = index_of(self.sockets.get(a.netns)?, a.name.as_str())?;
-        let b = index_of(self.sockets.get(b.netns)?, b.name.as_str())?;
+        let a = find(self.sockets.get(a.netns)?, a.name.as_str())?.ifindex;
+        let b = find(self.sockets.get(b.netns)?, b.name.as_str())?.ifindex;
         Ok(Done::Created { a, b })
     }
 
@@ -163,6 +164,27 @@ impl LinuxKernel {
         for (place, outcome) in places.iter().zip(outcomes) {
             answers[*place] = Some(self.judge(&ops[*place], outcome.map(|()| Done::Ok)));
         }
+    }
+
+    fn run_move(&mut self, op: &KernelOp) -> Result<Done, KernelError> {
+        let KernelOp::MoveLink { link, to, change, alias } = op else { return self.judge(op, Ok(Done::AlreadySo)) };
+        let outcome = self.move_link(*link, *to, change, alias.as_deref());
+        self.judge(op, outcome.map(Done::Moved))
+    }
+
+    fn move_link(&mut self, link: LinkId, to: NetnsId, change: &LinkChange, alias: Option<&str>) -> Result<IfIndex, Failure> {
+        let target = self.sockets.get(to)?.netns_file()?;
+        let request = encode::move_link(link.ifindex, change, target.as_fd());
+        let answers = self.sockets.get(link.netns)?.perform(&[request], |_, _, _| {});
+        answers.into_iter().collect::<Result<Vec<()>, Failure>>()?;
+        self.counters.count_move();
+        // Its index may be another one there.
+        let name = change.name.as_ref().map_or("", |name| name.as_str());
+        let found = find(self.sockets.get(to)?, name)?;
+        if found.alias.as_deref() != alias {
+            return Err(Failure::new(Errno::ENODEV, "another link has the name of the moved one by now"));
+        }
+        Ok(found.ifindex)
     }
 
     /// Makes TAPs on one visit of the namespace, marks them all in one send, and lets those stay that are complete.
@@ -253,6 +275,7 @@ enum Way {
     Creation,
     Requests,
     Tap,
+    Move,
     Sysctl,
     Deletion,
 }
@@ -263,6 +286,7 @@ impl Way {
             KernelOp::CreateVeth { .. } => Self::Creation,
             KernelOp::SetLink { .. } | KernelOp::AddAddress { .. } | KernelOp::RemoveAddress { .. } => Self::Requests,
             KernelOp::CreateTap(_) => Self::Tap,
+            KernelOp::MoveLink { .. } => Self::Move,
             KernelOp::EnableIpv6 { .. } => Self::Sysctl,
             KernelOp::DeleteLink { .. } => Self::Deletion,
         }
@@ -343,15 +367,19 @@ fn request(op: &KernelOp) -> Option<Request> {
         KernelOp::SetLink { link, change } => encode::set_link(link.ifindex, change),
         KernelOp::AddAddress { link, address } => Some(encode::add_address(link.ifindex, address)),
         KernelOp::RemoveAddress { link, address } => Some(encode::remove_address(link.ifindex, *address)),
-        KernelOp::CreateVeth { .. } | KernelOp::CreateTap(_) | KernelOp::EnableIpv6 { .. } | KernelOp::DeleteLink { .. } => None,
+        KernelOp::CreateVeth { .. }
+        | KernelOp::CreateTap(_)
+        | KernelOp::MoveLink { .. }
+        | KernelOp::EnableIpv6 { .. }
+        | KernelOp::DeleteLink { .. } => None,
     }
 }
 
-fn index_of(socket: &mut RouteSocket, name: &str) -> Result<IfIndex, Failure> {
+fn find(socket: &mut RouteSocket, name: &str) -> Result<ObservedLink, Failure> {
     let mut found = None;
     let answers = socket.perform(&[encode::get_link_by_name(name)], |_, kind, payload| {
         if kind == decode::RTM_NEWLINK {
-            found = decode::link(payload).map(|link| link.ifindex);
+            found = decode::link(payload);
         }
     });
     answers.into_iter().collect::<Result<Vec<()>, Failure>>()?;

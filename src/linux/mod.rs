@@ -56,6 +56,18 @@ pub enum KernelOp {
         /// What.
         change: LinkChange,
     },
+    /// Move a link to another namespace and change it there, in one request: it gets its name, goes down, loses its addresses, and then gets the other
+    /// settings. When one of these is refused, it may have been moved all the same, under the name that it had.
+    MoveLink {
+        /// Which.
+        link: LinkId,
+        /// Where to.
+        to: NetnsId,
+        /// What it gets there, its name among it.
+        change: LinkChange,
+        /// The alias that it has then; by name and alias it is found again.
+        alias: Option<Box<str>>,
+    },
     /// Switch IPv6 on for one link (`net.ipv6.conf.<name>.disable_ipv6 = 0`).
     EnableIpv6 {
         /// Which.
@@ -105,6 +117,8 @@ pub enum Done {
     },
     /// A TAP was made, with this index.
     CreatedTap(IfIndex),
+    /// A link was moved and has this index where it is now.
+    Moved(IfIndex),
 }
 
 /// Why a request failed.
@@ -183,7 +197,8 @@ pub trait Kernel: Send {
     fn read_links(&mut self, netns: NetnsId, links: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, KernelError>> {
         links.iter().map(|ifindex| self.read_link(LinkId { netns, ifindex: *ifindex })).collect()
     }
-    /// Performs all operations; the n-th answer belongs to the n-th operation. Within one namespace they run in the given order.
+    /// Performs all operations; the n-th answer belongs to the n-th operation. Within one namespace they run in the given order, but moves come last,
+    /// one after another: each holds the kernel's lock for some 20 ms.
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>>;
     /// Closes what was not used for a while, so that it keeps no namespace alive.
     fn close_idle(&mut self);

@@ -2,7 +2,7 @@
 //!
 //! The creation of a pair is sent in its first end's namespace, yet needs a name in the other one. So it waits for what comes before it in
 //! both, and what comes after it in either waits for it. Creations among each other may change places: they touch only links of
-//! their own, and of two that want one name either may win.
+//! their own, and of two that want one name either may win. Moves come last: each holds up everybody for some 20 ms.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -28,7 +28,9 @@ struct Reached {
 pub(super) fn waves(ops: &[KernelOp]) -> Vec<Wave> {
     let mut reached: HashMap<NetnsId, Reached> = HashMap::new();
     let mut waves: Vec<Wave> = Vec::new();
-    for (place, op) in ops.iter().enumerate() {
+    let (moves, others): (Vec<usize>, Vec<usize>) = (0..ops.len()).partition(|place| matches!(ops[*place], KernelOp::MoveLink { .. }));
+    for place in others {
+        let op = &ops[place];
         let sender = sender(op);
         let at = if let KernelOp::CreateVeth { a, b, .. } = op {
             let at = reached.entry(a.netns).or_default().first_end;
@@ -49,6 +51,7 @@ pub(super) fn waves(ops: &[KernelOp]) -> Vec<Wave> {
         }
         waves[at].entry(sender).or_default().push(place);
     }
+    waves.extend(moves.into_iter().map(|place| Wave::from([(sender(&ops[place]), vec![place])])));
     waves
 }
 
@@ -58,6 +61,7 @@ pub(super) fn sender(op: &KernelOp) -> NetnsId {
         KernelOp::CreateVeth { a, .. } => a.netns,
         KernelOp::CreateTap(new) => new.link.netns,
         KernelOp::SetLink { link, .. }
+        | KernelOp::MoveLink { link, .. }
         | KernelOp::EnableIpv6 { link, .. }
         | KernelOp::AddAddress { link, .. }
         | KernelOp::RemoveAddress { link, .. }

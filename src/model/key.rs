@@ -10,6 +10,10 @@ pub const NODE_CONFIG_PREFIX: &str = "external/config/v1/node/";
 pub const NODE_STATUS_PREFIX: &str = "external/status/v1/node/";
 /// Prefix of the references to external entities, below the agent's prefix; `<namespace>/<name>` follows.
 pub const ENTITY_STATUS_PREFIX: &str = "external/status/v1/entity/";
+/// Prefix of what VPP is told to make, below the agent's prefix. Read only.
+pub const VPP_INTERFACE_CONFIG_PREFIX: &str = "vpp/config/v1/interface/";
+/// Prefix of what VPP says to have made, below the agent's prefix. Read only.
+pub const VPP_INTERFACE_STATUS_PREFIX: &str = "vpp/status/v1/interface/";
 /// Key of the agent's own status, below the agent's prefix.
 pub const AGENT_STATUS_KEY: &str = "check/status/v1/agent";
 

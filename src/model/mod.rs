@@ -23,6 +23,7 @@ pub mod state;
 pub mod status;
 pub mod time;
 pub mod validate;
+pub mod vpp;
 
 pub use address::InterfaceAddress;
 pub use bypass::{BypassRule, BypassRuleError, Direction, Protocol};

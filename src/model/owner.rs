@@ -3,7 +3,7 @@
 //! Every link that we make carries a group from its first moment (an alias in a creating request is silently ignored by the kernel), and an
 //! alias right after. What carries none of the marks is never changed or removed.
 
-use crate::model::{AgentLabel, InterfaceName, LinkKind, ObservedLink};
+use crate::model::{AgentLabel, HostIfName, InterfaceName, LinkKind, ObservedLink};
 
 const ALIAS_WORD: &str = "vnf-agent";
 const OWNED: u32 = 0x5600_0000;
@@ -92,6 +92,20 @@ impl Owner {
         format!("{}{}:{}", self.alias_prefix, kind.word(), self.written_name(name))
     }
 
+    /// The alias of someone else's TAP that serves a wish; it says under which name the TAP was found and is given back.
+    #[must_use]
+    pub fn auto_tap_alias(&self, name: &InterfaceName, temporary: &HostIfName) -> String {
+        format!("{}:{temporary}", self.alias(MarkKind::AutoTap, name))
+    }
+
+    /// The name under which a TAP with such an alias was found.
+    #[must_use]
+    pub fn temporary(&self, link: &ObservedLink) -> Option<HostIfName> {
+        let (kind, _) = self.parse_alias(link.alias.as_deref()?)?;
+        let (_, temporary) = link.alias.as_deref()?.rsplit_once(':')?;
+        HostIfName::new(temporary).ok().filter(|_| kind == MarkKind::AutoTap)
+    }
+
     /// A logical name as it stands in aliases: itself, or its beginning and a hash of the whole where an alias (255 bytes) has no room for it.
     #[must_use]
     pub fn written_name(&self, name: &InterfaceName) -> InterfaceName {
@@ -116,6 +130,8 @@ impl Owner {
             return Mark::Foreign;
         }
         let named = link.alias.as_deref().and_then(|alias| self.parse_alias(alias));
+        // Only a TAP can be one that someone else made for a wish.
+        let named = named.filter(|(kind, _)| *kind != MarkKind::AutoTap || matches!(link.kind, LinkKind::Tun(_)));
         let others =
             link.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS_WORD) && a[ALIAS_WORD.len()..].starts_with(':')) && named.is_none();
         if others {
@@ -158,7 +174,7 @@ fn fnv1a_64(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::IfIndex;
+    use crate::model::{IfIndex, TunInfo};
 
     fn owner(label: &str) -> Owner {
         Owner::new(AgentLabel::new(label).unwrap())
@@ -216,7 +232,12 @@ mod tests {
         // Another agent's link stays foreign even where the groups collide.
         assert_eq!(o.mark(&link(o.group(), Some("vnf-agent:vpp10:veth:x"))), Mark::Foreign);
         assert_eq!(owner("vpp10").mark(&link(0, Some("vnf-agent:vpp1:veth:x"))), Mark::Foreign);
-        let tap = o.mark(&link(0, Some("vnf-agent:vpp1:autotap:t:1:tmp0")));
-        assert_eq!(tap, Mark::Named(MarkKind::AutoTap, InterfaceName::new("t:1").unwrap()));
+        let alias = "vnf-agent:vpp1:autotap:t:1:tmp0";
+        assert_eq!(o.mark(&link(0, Some(alias))), Mark::Foreign, "a veth is nobody's TAP");
+        let tap = ObservedLink { kind: LinkKind::Tun(TunInfo::default()), ..link(0, Some(alias)) };
+        let (name, temporary) = (InterfaceName::new("t:1").unwrap(), HostIfName::new("tmp0").unwrap());
+        assert_eq!(o.mark(&tap), Mark::Named(MarkKind::AutoTap, name.clone()));
+        assert_eq!((o.temporary(&tap), o.auto_tap_alias(&name, &temporary).as_str()), (Some(temporary), alias));
+        assert_eq!(o.temporary(&link(0, Some("vnf-agent:vpp1:tap:t:1:tmp0"))), None);
     }
 }

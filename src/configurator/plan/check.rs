@@ -6,7 +6,7 @@ use std::fmt;
 use super::{Action, End, Plan, StepId, Target};
 use crate::configurator::observed::Observed;
 use crate::model::owner::Mark;
-use crate::model::{LinkId, MarkKind, NetnsId};
+use crate::model::{LinkId, LinkKind, MarkKind, NetnsId};
 
 /// A broken invariant. It is a defect of the planner, never of a wish.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub enum Violation {
     Unmarked(StepId, LinkId),
     /// A setting of a link would be changed that is not there.
     Unknown(StepId, LinkId),
+    /// A link would be moved that carries no mark by then, or was made by us.
+    NotTaken(StepId, LinkId),
     /// Two steps would make one name in one namespace.
     SameName(StepId, NetnsId),
 }
@@ -30,6 +32,7 @@ impl fmt::Display for Violation {
             Self::NotCreated(step) => write!(f, "step {} works on a link that is not made before", step + 1),
             Self::Unmarked(step, id) => write!(f, "step {} would delete link {} without our mark", step + 1, id.ifindex),
             Self::Unknown(step, id) => write!(f, "step {} would change unknown link {}", step + 1, id.ifindex),
+            Self::NotTaken(step, id) => write!(f, "step {} would move link {} that is no TAP taken before", step + 1, id.ifindex),
             Self::SameName(step, id) => write!(f, "step {} makes a name twice in namespace {id}", step + 1),
         }
     }
@@ -55,6 +58,24 @@ pub fn check(plan: &Plan, observed: &Observed) -> Vec<Violation> {
             Action::CreateTap(new) => {
                 if !names.insert((new.link.netns, new.link.name.clone())) {
                     found.push(Violation::SameName(id, new.link.netns));
+                }
+            }
+            Action::MoveLink { link, to, change, .. } => {
+                let marked = |step: &StepId| match &plan.steps[*step].action {
+                    Action::SetLink(Target::Existing(id), change) => id == link && change.alias.is_some(),
+                    _ => false,
+                };
+                let taken = observed.get(*link).is_some_and(|seen| match &seen.mark {
+                    Mark::Named(kind, _) => *kind == MarkKind::AutoTap,
+                    Mark::Foreign => matches!(seen.link.kind, LinkKind::Tun(_)) && step.after.iter().filter(|s| **s < id).any(marked),
+                    Mark::Unnamed | Mark::Doomed(_) => false,
+                });
+                if !taken {
+                    found.push(Violation::NotTaken(id, *link));
+                }
+                let name = change.name.as_ref();
+                if name.is_none_or(|name| !names.insert((*to, name.clone()))) {
+                    found.push(Violation::SameName(id, *to));
                 }
             }
             Action::DeleteLink { link, .. } => {
@@ -84,7 +105,7 @@ fn check_target(plan: &Plan, observed: &Observed, id: StepId, target: Target) ->
         Target::Created(step, end) => {
             let makes = |action: &Action| match action {
                 Action::CreateVeth { .. } => true,
-                Action::CreateTap(_) => end == End::A,
+                Action::CreateTap(_) | Action::MoveLink { .. } => end == End::A,
                 _ => false,
             };
             let made = plan.steps.get(step).is_some_and(|s| makes(&s.action));

@@ -61,13 +61,19 @@ impl<'a> Planner<'a> {
 
     fn changes(&self, end: Ready<'a>, link: &ObservedLink) -> LinkChange {
         let owner = self.world.owner;
-        let alias = owner.alias(kind_of(&end.spec.kind), &end.spec.name);
+        let alias = match &end.spec.kind {
+            InterfaceKind::Veth { .. } => owner.alias(MarkKind::Veth, &end.spec.name),
+            InterfaceKind::Tap(_) => owner.alias(MarkKind::Tap, &end.spec.name),
+            InterfaceKind::AutoTap { temporary } => owner.auto_tap_alias(&end.spec.name, temporary),
+        };
+        // What someone else made keeps its group: only what we made is ever deleted.
+        let made_by_us = !matches!(end.spec.kind, InterfaceKind::AutoTap { .. });
         LinkChange {
             name: None,
             mac: end.spec.mac.filter(|mac| link.mac != Some(*mac)),
             mtu: (link.mtu != end.spec.mtu).then_some(end.spec.mtu),
             up: (link.admin_up != end.spec.enabled).then_some(end.spec.enabled),
-            group: (link.group != owner.group()).then_some(owner.group()),
+            group: (made_by_us && link.group != owner.group()).then_some(owner.group()),
             alias: (link.alias.as_deref() != Some(&alias)).then_some(alias),
         }
     }
@@ -166,15 +172,6 @@ fn unfinished(end: Ready<'_>, link: &ObservedLink) -> Option<Verdict> {
     let tentative = link.addresses.iter().filter(wished).find(|have| have.tentative && link.admin_up)?;
     let message = format!("duplicate address detection for {} has not ended", tentative.address.ip());
     Some(Verdict::Pending(Waiting { reason: None, message, waits_for: vec![tentative.address.ip().to_string()] }))
-}
-
-/// How a link of this kind is marked.
-fn kind_of(kind: &InterfaceKind) -> MarkKind {
-    match kind {
-        InterfaceKind::Veth { .. } => MarkKind::Veth,
-        InterfaceKind::Tap(_) => MarkKind::Tap,
-        InterfaceKind::AutoTap { .. } => MarkKind::AutoTap,
-    }
 }
 
 fn describe(change: &LinkChange, link: &ObservedLink) -> Vec<String> {

@@ -3,6 +3,7 @@
 //! Pure: no I/O, no clock, no async. The same inputs give the same plan. A plan is a value: the log, the history, the golden tests and the dry
 //! run all show it. A settled system plans nothing.
 
+mod auto_tap;
 mod check;
 mod end;
 mod names;
@@ -12,6 +13,7 @@ mod render;
 mod tap;
 mod verdict;
 
+pub use auto_tap::MOST_MOVES;
 pub use check::{Violation, check};
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::configurator::desired::{Desired, Key};
 use crate::configurator::observed::Observed;
 use crate::configurator::places::Places;
+use crate::configurator::vpp::VppTaps;
 use crate::model::{ExpectedMark, LinkChange, NewAddress, NewLink, NewTap};
 use crate::model::{FieldError, HostIfName, InterfaceAddress, LinkId, NetnsId, Owner, Reason};
 
@@ -61,6 +64,10 @@ pub struct World<'a> {
     pub observed: &'a Observed,
     /// The agent's own namespace, once it is known.
     pub own: Option<NetnsId>,
+    /// What VPP was told and told of its TAPs.
+    pub vpp: &'a VppTaps,
+    /// How many moves this pass may still make.
+    pub moves_left: usize,
     /// Settings.
     pub settings: Settings,
 }
@@ -82,7 +89,7 @@ pub enum End {
 pub enum Target {
     /// One that is there.
     Existing(LinkId),
-    /// An end of the pair, or the TAP (then [`End::A`]), that another step of the same plan makes.
+    /// An end of the pair, or the TAP (then [`End::A`]), that another step of the same plan makes or moves.
     Created(StepId, End),
 }
 
@@ -106,6 +113,17 @@ pub enum Action {
     CreateTap(NewTap),
     /// Change a link's settings in one request.
     SetLink(Target, LinkChange),
+    /// Move someone else's TAP to another namespace and change it there.
+    MoveLink {
+        /// Which.
+        link: LinkId,
+        /// Where to.
+        to: NetnsId,
+        /// What it gets there.
+        change: LinkChange,
+        /// The alias that it has then.
+        alias: Option<Box<str>>,
+    },
     /// Switch IPv6 on for a link of this name.
     EnableIpv6(Target, Box<str>),
     /// Add an address, or renew its attributes.
@@ -143,8 +161,6 @@ pub struct Step {
 pub enum Verdict {
     /// Its namespace is being looked up: say nothing yet.
     Resolving,
-    /// Nothing handles this kind yet.
-    Unimplemented(&'static str),
     /// The user must change something.
     Invalid(Vec<FieldError>),
     /// It waits for something that others do.
@@ -179,15 +195,29 @@ pub struct Plan {
     pub verdicts: BTreeMap<Key, Verdict>,
     /// Per wish, how the kernel differs from it: `mtu 1400, wished 1500`.
     pub differences: BTreeMap<Key, Vec<String>>,
+    /// What must wait for the next pass, so that others get their turn.
+    pub queued: BTreeSet<Key>,
+    /// What an operator should hear of, whether a wish is there to say it or not.
+    pub notices: Vec<String>,
 }
 
 /// Plans for the wishes in `dirty` and for our links of these names.
 #[must_use]
 pub fn plan(world: World<'_>, _proof: InSync, dirty: &BTreeSet<Key>) -> Plan {
-    let mut planner = Planner { world, plan: Plan::default(), renames: HashMap::new(), vacated: HashMap::new(), doomed: BTreeSet::new() };
+    let mut planner = Planner {
+        world,
+        plan: Plan::default(),
+        renames: HashMap::new(),
+        vacated: HashMap::new(),
+        doomed: BTreeSet::new(),
+        given_back: BTreeSet::new(),
+        homes: BTreeSet::new(),
+        reserved: BTreeSet::new(),
+    };
     let looked_at: BTreeSet<Key> = dirty.iter().flat_map(|key| [Some(key.clone()), peer_key(world, key)]).flatten().collect();
     for key in &looked_at {
         planner.find_renames(key);
+        planner.reserve_homes(key);
     }
     for key in &looked_at {
         planner.plan_wish(key);
@@ -211,6 +241,11 @@ struct Planner<'a> {
     vacated: HashMap<LinkId, StepId>,
     /// Links with a deletion in this plan.
     doomed: BTreeSet<LinkId>,
+    /// TAPs that this plan gives back, and the names that they get.
+    given_back: BTreeSet<LinkId>,
+    homes: BTreeSet<HostIfName>,
+    /// Names in the agent's own namespace that TAPs have which are given back.
+    reserved: BTreeSet<HostIfName>,
 }
 
 impl Planner<'_> {

@@ -39,18 +39,28 @@ impl<'a> Planner<'a> {
         }
         let (end, other) = match self.standing(wish) {
             Standing::Pair(end, other) => (end, other),
-            Standing::Tap(end, _) => (end, end),
+            Standing::Tap(end, _) | Standing::AutoTap(end, _) => (end, end),
             Standing::HeldByPeer(..) | Standing::Said(_) => return,
         };
+        // One that appeared under another name than is wished now is given back.
+        let another = |id: &LinkId| {
+            let temporary = self.world.observed.get(*id).and_then(|seen| self.world.owner.temporary(&seen.link));
+            temporary.is_some() && temporary.as_ref() != wish.temporary()
+        };
         if self.name_is_its(end, other).is_ok() {
-            self.renames.extend(misnamed.into_iter().filter(|id| id.netns == end.netns).map(|id| (id, wanted.clone())));
+            let here: Vec<LinkId> = misnamed.into_iter().filter(|id| id.netns == end.netns && !another(id)).collect();
+            self.renames.extend(here.into_iter().map(|id| (id, wanted.clone())));
         }
     }
 
     /// Whether the name that this end wants is free for `for_link` (`None`: for a new link). `Ok` holds the steps that free it.
     pub(super) fn occupied(&self, end: Ready<'a>, for_link: Option<LinkId>) -> Result<Vec<StepId>, Blocked> {
         let name = &end.spec.host_if_name;
-        let Some((id, seen)) = self.world.observed.at(end.netns, name.as_str()) else { return Ok(Vec::new()) };
+        let Some((id, seen)) = self.world.observed.at(end.netns, name.as_str()) else {
+            let reserved = self.world.own == Some(end.netns) && self.reserved.contains(name);
+            let message = || format!("a TAP that is given back to the program which made it has the name `{name}` in {}", end.spec.netns);
+            return if reserved { Err(Blocked::Foreign(message())) } else { Ok(Vec::new()) };
+        };
         if Some(id) == for_link {
             return Ok(Vec::new());
         }
@@ -75,8 +85,10 @@ impl<'a> Planner<'a> {
     }
 
     /// Whether a link goes in this plan, by itself or with its other end.
-    fn leaves(&self, id: LinkId) -> bool {
-        self.doomed.contains(&id) || self.world.observed.partner(id).is_some_and(|partner| self.doomed.contains(&partner))
+    pub(super) fn leaves(&self, id: LinkId) -> bool {
+        self.doomed.contains(&id)
+            || self.given_back.contains(&id)
+            || self.world.observed.partner(id).is_some_and(|partner| self.doomed.contains(&partner))
     }
 
     /// The steps after which a link of ours can get the wished name.

@@ -28,9 +28,10 @@ impl<'a> Planner<'a> {
             Standing::Pair(a, b) if a.wish.key <= b.wish.key => self.plan_pair(a, b),
             Standing::Pair(a, b) => self.plan_pair(b, a),
             Standing::Tap(end, tap) => self.plan_tap(end, tap),
+            Standing::AutoTap(end, temporary) => self.plan_auto_tap(end, temporary),
             Standing::HeldByPeer(end, peer) => self.plan_held(end, &peer.clone()),
             Standing::Said(verdict) => {
-                if matches!(verdict, Verdict::Pending(_) | Verdict::Unimplemented(_)) {
+                if matches!(verdict, Verdict::Pending(_)) {
                     self.remove_links_of(key);
                 }
                 self.say(key, verdict);

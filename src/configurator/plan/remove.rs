@@ -1,7 +1,8 @@
-//! Removals: only what carries our mark, and only what nobody wishes.
+//! Removals: only what carries our mark, and only what nobody wishes. What someone else made is given back instead.
 
 use std::collections::BTreeSet;
 
+use super::auto_tap::is_auto_tap;
 use super::{Action, LEFTOVERS, Planner};
 use crate::configurator::desired::Key;
 use crate::configurator::observed::Seen;
@@ -12,28 +13,26 @@ use crate::model::{HostIfName, LinkId, MarkKind};
 impl Planner<'_> {
     /// Removes all links of ours with this logical name.
     pub(super) fn remove_links_of(&mut self, key: &Key) {
-        let links: Vec<LinkId> = self.world.observed.named(key).filter(|(_, seen)| deletable(seen)).map(|(id, _)| id).collect();
+        let links: Vec<LinkId> = self.world.observed.named(key).map(|(id, _)| id).collect();
         for id in links {
-            self.delete(key, id, "");
+            self.let_go(key, id, "");
         }
     }
 
     /// Removes links of ours with this logical name that are of another kind.
     pub(super) fn remove_other_kinds(&mut self, key: &Key, kind: MarkKind) {
         let other = |seen: &Seen| seen.logical().is_some_and(|(marked, _)| marked != kind);
-        let links: Vec<LinkId> =
-            self.world.observed.named(key).filter(|(_, seen)| other(seen) && deletable(seen)).map(|(id, _)| id).collect();
+        let links: Vec<LinkId> = self.world.observed.named(key).filter(|(_, seen)| other(seen)).map(|(id, _)| id).collect();
         for id in links {
-            self.delete(key, id, "");
+            self.let_go(key, id, "");
         }
     }
 
     /// Removes links of ours with this logical name other than the one that stands for it.
     pub(super) fn remove_strays(&mut self, key: &Key, keep: LinkId) {
-        let links: Vec<LinkId> =
-            self.world.observed.named(key).filter(|(id, seen)| *id != keep && deletable(seen)).map(|(id, _)| id).collect();
+        let links: Vec<LinkId> = self.world.observed.named(key).map(|(id, _)| id).filter(|id| *id != keep).collect();
         for id in links {
-            self.delete(key, id, "");
+            self.let_go(key, id, "");
         }
     }
 
@@ -49,13 +48,13 @@ impl Planner<'_> {
             let half_made: Vec<LinkId> =
                 self.world.observed.unnamed().filter(|(id, seen)| !self.is_wanted(*id, seen)).map(|(id, _)| id).collect();
             for id in half_made {
-                self.delete(&Key::from(LEFTOVERS), id, "");
+                self.let_go(&Key::from(LEFTOVERS), id, "");
             }
         }
         if looked_at.contains(LEFTOVERS) {
-            let begun: Vec<LinkId> = self.world.observed.doomed().filter(|(_, seen)| deletable(seen)).map(|(id, _)| id).collect();
+            let begun: Vec<LinkId> = self.world.observed.doomed().map(|(id, _)| id).collect();
             for id in begun {
-                self.delete(&Key::from(LEFTOVERS), id, "");
+                self.let_go(&Key::from(LEFTOVERS), id, "");
             }
         }
     }
@@ -73,9 +72,15 @@ impl Planner<'_> {
         })
     }
 
-    /// Removes a link of ours; `because` says why, if it is to be made anew.
-    pub(super) fn delete(&mut self, key: &Key, link: LinkId, because: &str) {
+    /// Removes a link that we made, gives one back that we did not make; `because` says why, if it is to be made anew.
+    pub(super) fn let_go(&mut self, key: &Key, link: LinkId, because: &str) {
         let Some(seen) = self.world.observed.get(link) else { return };
+        if seen.mark == Mark::Foreign {
+            return;
+        }
+        if is_auto_tap(seen) {
+            return self.give_back(key, link);
+        }
         // One request removes both ends.
         let other_end = self.world.observed.partner(link).is_some_and(|partner| self.doomed.contains(&partner));
         if other_end || !self.doomed.insert(link) {
@@ -86,13 +91,5 @@ impl Planner<'_> {
         let (doomed_group, because) = (self.world.owner.doomed_group(), because.to_owned());
         let action = Action::DeleteLink { link, mark, doomed_group, because };
         self.push(key, &subject, action, Vec::new());
-    }
-}
-
-/// What someone else made is given back, never deleted.
-fn deletable(seen: &Seen) -> bool {
-    match &seen.mark {
-        Mark::Foreign | Mark::Named(MarkKind::AutoTap, _) | Mark::Doomed(Some((MarkKind::AutoTap, _))) => false,
-        Mark::Unnamed | Mark::Named(..) | Mark::Doomed(_) => true,
     }
 }

@@ -19,6 +19,7 @@ impl fmt::Display for Step {
             }
             Action::CreateTap(new) => write!(f, "create-tap {subject}{}", Tap(new)),
             Action::SetLink(_, change) => write!(f, "set-link {subject}{}", Changes(change)),
+            Action::MoveLink { change, .. } => write!(f, "move-link {subject}{}", Changes(change)),
             Action::EnableIpv6(_, _) => write!(f, "enable-ipv6 {subject}"),
             Action::AddAddress(_, new) => {
                 let how = if new.restore.is_some() { " as it was" } else { "" };
@@ -74,8 +75,10 @@ impl fmt::Display for Changes<'_> {
         if group.is_some() {
             f.write_str(" mark-group")?;
         }
-        if alias.is_some() {
-            f.write_str(" mark-alias")?;
+        match alias.as_deref() {
+            Some("") => f.write_str(" unmark")?,
+            Some(_) => f.write_str(" mark-alias")?,
+            None => {}
         }
         Ok(())
     }
@@ -91,6 +94,12 @@ impl fmt::Display for Plan {
             }
             writeln!(f)?;
         }
+        for key in &self.queued {
+            writeln!(f, "    {}: waits for the next pass", key.escape_debug())?;
+        }
+        for notice in &self.notices {
+            writeln!(f, "    {notice}")?;
+        }
         for (key, verdict) in &self.verdicts {
             writeln!(f, "    {}: {verdict}", key.escape_debug())?;
         }
@@ -102,7 +111,6 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Resolving => f.write_str("resolving"),
-            Self::Unimplemented(kind) => write!(f, "unimplemented {kind}"),
             Self::Invalid(errors) => write!(f, "invalid {}", errors.first().map_or("", |e| e.reason.word())),
             Self::Pending(waiting) => {
                 write!(f, "pending {} for {}", waiting.reason.map_or("", |r| r.word()), waiting.waits_for.join(", "))

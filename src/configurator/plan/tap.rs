@@ -20,7 +20,7 @@ impl<'a> Planner<'a> {
                 }
                 let because = unlike.join(", ");
                 self.differs(key, because.clone());
-                self.delete(key, id, &because);
+                self.let_go(key, id, &because);
             }
         }
         // Its name is free only when all that stood for this key before is gone; and where it cannot be made, nobody wishes what stood.

@@ -3,7 +3,7 @@
 use super::{Planner, Verdict, Waiting, World};
 use crate::configurator::desired::{Key, Wish};
 use crate::configurator::places::Resolution;
-use crate::model::{FieldError, InterfaceKind, InterfaceSpec, NetnsId, NewLink, Reason, TapSpec};
+use crate::model::{FieldError, HostIfName, InterfaceKind, InterfaceSpec, NetnsId, NewLink, Reason, TapSpec};
 
 /// A link that may be made, an end of a pair or a TAP: the wish and where it leads.
 #[derive(Clone, Copy)]
@@ -28,6 +28,8 @@ pub(super) enum Standing<'a> {
     Pair(Ready<'a>, Ready<'a>),
     /// A TAP is wished and has a place.
     Tap(Ready<'a>, &'a TapSpec),
+    /// A TAP that appears under this name is wished and has a place.
+    AutoTap(Ready<'a>, &'a HostIfName),
     /// This end is fine; the other one's key is invalid, so what stands is held as it is.
     HeldByPeer(Ready<'a>, &'a Key),
 }
@@ -40,9 +42,6 @@ impl<'a> Planner<'a> {
             Ok(spec) => spec,
             Err(errors) => return Standing::Said(Verdict::Invalid(errors.to_vec())),
         };
-        if let InterfaceKind::AutoTap { .. } = &spec.kind {
-            return Standing::Said(Verdict::Unimplemented(spec.kind.word()));
-        }
         let own = match place(world, wish) {
             Ok(netns) => Ready { wish, spec, netns },
             Err(verdict) => return Standing::Said(verdict),
@@ -50,7 +49,7 @@ impl<'a> Planner<'a> {
         let peer = match &spec.kind {
             InterfaceKind::Veth { peer } => peer,
             InterfaceKind::Tap(tap) => return Standing::Tap(own, tap),
-            InterfaceKind::AutoTap { .. } => return Standing::Said(Verdict::Unimplemented(spec.kind.word())),
+            InterfaceKind::AutoTap { temporary } => return Standing::AutoTap(own, temporary),
         };
         let Some(other) = world.desired.get(peer.as_str()) else {
             let message = format!("waits for its other end: no key for `{}` is there", peer.as_str().escape_debug());

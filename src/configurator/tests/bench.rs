@@ -217,6 +217,22 @@ impl Bench {
         self.run();
     }
 
+    /// VPP's agent writes a key below `vpp/`, or removes it.
+    pub(super) fn vpp(&mut self, key: &str, value: Option<&str>) {
+        self.revision += 1;
+        let key = format!("vpp/{key}");
+        let event = if let Some(value) = value {
+            let versioned = Versioned { value: value.as_bytes().to_vec(), create_revision: self.revision, mod_revision: self.revision };
+            self.store.insert(key.clone(), versioned.clone());
+            StoreEvent::Apply(key, versioned)
+        } else {
+            self.store.remove(&key);
+            StoreEvent::Delete(key, self.revision)
+        };
+        self.deliver(vec![event]);
+        self.run();
+    }
+
     pub(super) fn erase(&mut self, name: &str) -> StoreEvent {
         self.revision += 1;
         let key = format!("linux/config/v1/interface/{name}");

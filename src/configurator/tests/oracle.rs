@@ -24,6 +24,8 @@ pub(super) struct Want {
     pub mac: Option<&'static str>,
     /// A TAP of one of a few makes, not an end of a pair.
     pub tap: Option<Make>,
+    /// A TAP that someone else makes under this name, neither of the others.
+    pub auto: Option<&'static str>,
     /// Makes the value invalid in one way.
     pub bad: Option<Bad>,
 }
@@ -51,7 +53,18 @@ pub(super) enum Bad {
 impl Want {
     /// An enabled end without addresses.
     pub(super) fn new(peer: &'static str, netns: &'static str) -> Self {
-        Self { peer, netns: Some(netns), host: None, mtu: 0, addresses: Vec::new(), enabled: true, mac: None, tap: None, bad: None }
+        Self {
+            peer,
+            netns: Some(netns),
+            host: None,
+            mtu: 0,
+            addresses: Vec::new(),
+            enabled: true,
+            mac: None,
+            tap: None,
+            auto: None,
+            bad: None,
+        }
     }
 
     /// The value under the key `name`.
@@ -83,6 +96,9 @@ impl Want {
             let _ = write!(json, r#","type":"TAP","tap":{{"mode":"{mode}","multi_queue":{}"#, make.multi_queue);
             let _ = make.owner.map(|owner| write!(json, r#","owner":{owner}"#));
             json.push('}');
+        }
+        if let Some(temporary) = self.auto {
+            let _ = write!(json, r#","type":"AUTO_TAP","tap":{{"temp_if_name":"{temporary}"}}"#);
         }
         let _ = write!(json, r#","ip_addresses":{addresses:?}}}"#);
         json
@@ -214,6 +230,10 @@ impl Oracle<'_> {
                 (None, None) => expect("CONFIGURED"),
             };
         }
+        if let Some(temporary) = want.auto {
+            let waits = self.auto(key, want, temporary, netns);
+            return if self.own_link(key, netns).is_some() { self.end(key, want, netns, faults) } else { expect(waits) };
+        }
         let Some(peer) = self.wants.get(want.peer) else { return expect("PENDING PEER_MISSING") };
         if peer.invalid().is_some() {
             return match self.own_link(key, netns) {
@@ -221,7 +241,7 @@ impl Oracle<'_> {
                 Some(_) => self.end(key, want, netns, faults),
             };
         }
-        if peer.peer != key || peer.tap.is_some() {
+        if peer.peer != key || peer.tap.is_some() || peer.auto.is_some() {
             return expect("PENDING PEER_MISMATCH");
         }
         let Some(peer_netns) = self.netns(peer) else { return expect("PENDING NAMESPACE_MISSING") };
@@ -238,6 +258,33 @@ impl Oracle<'_> {
         match (self.blocked(key, want, netns), self.blocked(want.peer, peer, peer_netns)) {
             (Some(reason), _) | (None, Some(reason)) => expect(&format!("FAILED {reason}")),
             (None, None) => expect("CONFIGURED"),
+        }
+    }
+
+    /// How a wish stands whose TAP is not in its place.
+    fn auto(&self, key: &str, want: &Want, temporary: &str, netns: NetnsId) -> &'static str {
+        let serves = |key: &str, link: &ObservedLink, mark: &Mark| {
+            let right = self.bench.owner.temporary(link).is_some_and(|name| name.as_str() == temporary);
+            right && Self::logical(mark) == Some(key)
+        };
+        let has = |key: &str| self.links.iter().any(|(_, link, mark)| serves(key, link, mark));
+        let created = |key: &str| self.bench.store[&format!("linux/config/v1/interface/{key}")].create_revision;
+        let claims = self.wants.iter().filter(|(_, want)| want.invalid().is_none() && want.auto == Some(temporary));
+        let first = claims.min_by_key(|(other, _)| (!has(other), created(other), **other)).map(|(other, _)| *other);
+        if first != Some(key) {
+            return "FAILED NAME_CONFLICT";
+        }
+        let own = self.bench.names["own"];
+        let home = self.links.iter().find(|(id, link, _)| id.netns == own && *link.name == *temporary);
+        match home {
+            None => "PENDING LINK_MISSING",
+            Some((_, link, Mark::Foreign)) if !matches!(link.kind, LinkKind::Tun(_)) => "FAILED FOREIGN_LINK",
+            Some((_, _, Mark::Foreign)) => match self.blocked(key, want, netns) {
+                Some("FOREIGN_LINK") => "FAILED FOREIGN_LINK",
+                Some(_) => "FAILED NAME_CONFLICT",
+                None => "CONFIGURED",
+            },
+            Some(_) => "FAILED NAME_CONFLICT",
         }
     }
 
@@ -285,6 +332,11 @@ impl Oracle<'_> {
         };
         let what = format!("link {} of {logical} at {id:?}", link.name);
         let Some(want) = self.wants.get(logical) else { return Some(format!("{what} has no key")) };
+        let temporary = self.bench.owner.temporary(link);
+        if want.auto.is_some() && want.invalid().is_none() {
+            let right = temporary.as_ref().map(|name| name.as_str()) == want.auto && self.netns(want) == Some(id.netns);
+            return (!right).then(|| format!("{what} must not stand"));
+        }
         if want.tap.is_some() && want.invalid().is_none() {
             let own = self.netns(want).and_then(|netns| self.own_link(logical, netns));
             return own.is_none_or(|own| own.0 != id).then(|| format!("{what} must not stand"));
@@ -293,7 +345,8 @@ impl Oracle<'_> {
         if want.invalid().is_some() || peer.is_some_and(|peer| peer.invalid().is_some()) {
             return None;
         }
-        let answered = peer.is_some_and(|peer| peer.peer == logical && peer.tap.is_none() && self.netns(peer).is_some());
+        let answered =
+            peer.is_some_and(|peer| peer.peer == logical && peer.tap.is_none() && peer.auto.is_none() && self.netns(peer).is_some());
         if !answered || self.netns(want) != Some(id.netns) {
             return Some(format!("{what} must not stand"));
         }

@@ -9,13 +9,16 @@ use std::time::Duration;
 use super::bench::{Bench, killer};
 use super::oracle::{Bad, Make, Want, Wants, faults};
 use crate::linux::fake::OpKind;
-use crate::model::{InterfaceAddress, LinkId, LinkKind};
+use crate::model::{InterfaceAddress, LinkId, LinkKind, ObservedLink, TunInfo};
 use crate::store::StoreEvent;
 
 const KEYS: [&str; 6] = ["a1", "a2", "b1", "b2", "c1", "c2"];
 const PLACES: [&str; 4] = ["own", "red", "blue", "green"];
 const NAMES: [&str; 4] = ["x", "y", "a1", "b2"];
-const KINDS: [OpKind; 8] = [
+/// Names under which someone else makes TAPs.
+const TAPS: [&str; 3] = ["tap1", "tap2", "x"];
+const KINDS: [OpKind; 9] = [
+    OpKind::MoveLink,
     OpKind::CreateVeth,
     OpKind::CreateTap,
     OpKind::SetLink,
@@ -61,6 +64,11 @@ enum Act {
         what: u8,
         unseen: bool,
     },
+    /// Someone makes a TAP, or takes one away wherever it is.
+    Vpp {
+        name: usize,
+        gone: bool,
+    },
     Lost,
     Resync,
     Wait(u64),
@@ -81,16 +89,16 @@ fn want(key: usize) -> impl Strategy<Value = Want> {
         addresses,
         prop::bool::weighted(0.8),
         prop_oneof![3 => Just(None), 1 => select(vec![Some("02:00:00:00:00:01"), Some("02:00:00:00:00:02")])],
-        prop_oneof![3 => Just(None), 1 => make().prop_map(Some)],
+        prop_oneof![4 => Just((None, None)), 1 => make().prop_map(|make| (Some(make), None)), 2 => select(TAPS.to_vec()).prop_map(|name| (None, Some(name)))],
         bad,
     )
-        .prop_map(move |(peer, netns, host, mtu, addresses, enabled, mac, tap, bad)| {
+        .prop_map(move |(peer, netns, host, mtu, addresses, enabled, mac, (tap, auto), bad)| {
             // Only an end of a pair has a peer.
-            let bad = if peer == KEYS[key] || bad == Some(Bad::Itself) { tap.is_none().then_some(Bad::Itself) } else { bad };
+            let bad = if peer == KEYS[key] || bad == Some(Bad::Itself) { (tap.is_none() && auto.is_none()).then_some(Bad::Itself) } else { bad };
             let mac = if bad.is_some() { None } else { mac };
             // One error at a time, so that it is clear which one is told.
             let mtu = if bad.is_some() { 0 } else { mtu };
-            Want { peer, netns, host, mtu, addresses, enabled, mac, tap, bad }
+            Want { peer, netns, host, mtu, addresses, enabled, mac, tap, auto, bad }
         })
 }
 
@@ -119,6 +127,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (0..PLACES.len(), 0..NAMES.len(), any::<bool>()).prop_map(|(place, name, veth)| Act::Foreign { place, name, veth }),
         1 => (0..PLACES.len(), 0..NAMES.len()).prop_map(|(place, name)| Act::ForeignGone { place, name }),
         4 => (0..12_usize, 0..13_u8, prop::bool::weighted(0.2)).prop_map(|(pick, what, unseen)| Act::Outsider { pick, what, unseen }),
+        5 => (0..TAPS.len(), prop::bool::weighted(0.3)).prop_map(|(name, gone)| Act::Vpp { name, gone }),
         1 => Just(Act::Lost),
         1 => Just(Act::Resync),
         1 => (1..90_u64).prop_map(Act::Wait),
@@ -177,6 +186,7 @@ impl Life {
                 }
             }
             Act::Outsider { pick, what, unseen } => self.outsider(*pick, *what, *unseen),
+            Act::Vpp { name, gone } => self.vpp(TAPS[*name], *gone),
             Act::Lost => bench.world.tell_lost(None),
             Act::Resync => bench.resync(false),
             Act::Wait(seconds) => bench.wait(Duration::from_secs(*seconds)),
@@ -258,6 +268,21 @@ impl Life {
             _ => world.move_link(id, bench.ns("own")).is_err(),
         };
         world.mute(false);
+    }
+
+    fn vpp(&mut self, name: &str, gone: bool) {
+        let bench = &self.bench;
+        if !gone {
+            // A name that is taken is refused, as it should be.
+            let kind = LinkKind::Tun(TunInfo { tap: true, open: true, ..TunInfo::default() });
+            return drop(bench.world.add_link(bench.ns("own"), kind, name));
+        }
+        let all = bench.names.values().flat_map(|netns| bench.world.links(*netns).into_iter().map(move |link| (*netns, link)));
+        let serves = |link: &ObservedLink| bench.owner.temporary(link).is_some_and(|temporary| temporary.as_str() == name);
+        let found = all.filter(|(_, link)| serves(link)).map(|(netns, link)| LinkId { netns, ifindex: link.ifindex }).next();
+        if let Some(id) = found {
+            bench.world.delete_link(id).unwrap();
+        }
     }
 
     /// Everything has arrived and time has passed: all is well, and stays so.

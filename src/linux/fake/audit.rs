@@ -38,7 +38,8 @@ pub struct Baseline {
 /// Whether any of these marks is the owner's.
 fn ever_owned(owner: &Owner, ifindex: IfIndex, marks: &[Marks]) -> bool {
     marks.iter().any(|marks| {
-        let mut link = ObservedLink::bare(ifindex, "", LinkKind::Veth);
+        // A kind on which every mark counts.
+        let mut link = ObservedLink::bare(ifindex, "", LinkKind::Tun(TunInfo::default()));
         link.group = marks.group;
         link.alias.clone_from(&marks.alias);
         owner.mark(&link) != Mark::Foreign

@@ -31,6 +31,7 @@ pub fn transcript(kernel: &mut dyn Kernel, a: NetnsId, b: NetnsId) -> Result<Str
     script.ipv4()?;
     script.ipv6()?;
     script.taps()?;
+    script.moves()?;
     Ok(script.text)
 }
 
@@ -131,6 +132,34 @@ impl Script<'_> {
         self.add("u0", "10.2.0.1/24")
     }
 
+    /// What is refused may have been moved all the same.
+    fn moves(&mut self) -> Result<()> {
+        let (a, b) = (self.a, self.b);
+        let plain = TapSpec { mode: TapMode::Tap, owner: None, group: None, multi_queue: false, vnet_hdr: false };
+        for name in ["m0", "m1", "m2", "m3"] {
+            self.tap(name, &plain, 1500, None, name)?;
+        }
+        self.add("m0", "10.3.0.1/24")?;
+        let mac = Some(MacAddr::new([2, 0, 0, 0, 0, 9])?);
+        let all = LinkChange { name: name("eth0")?, mac, mtu: Some(1400), up: Some(true), group: Some(9), alias: Some("moved".into()) };
+        self.move_to("m0", b, all.clone(), "moved")?;
+        self.move_to("m1", b, LinkChange { name: name("eth0")?, alias: Some("never".into()), ..LinkChange::default() }, "never")?;
+        self.move_to("m2", b, LinkChange { name: name("eth2")?, mtu: Some(65522), alias: Some("never".into()), ..all }, "never")?;
+        self.run_move("eth0", b, a, LinkChange { name: name("m3")?, alias: Some(String::new()), ..LinkChange::default() }, None)?;
+        let back = LinkChange { name: name("m1")?, up: Some(false), alias: Some(String::new()), ..LinkChange::default() };
+        self.run_move("m1", b, a, back, None)
+    }
+
+    fn move_to(&mut self, link: &str, to: NetnsId, change: LinkChange, alias: &str) -> Result<()> {
+        self.run_move(link, self.a, to, change, Some(alias))
+    }
+
+    fn run_move(&mut self, link: &str, from: NetnsId, to: NetnsId, change: LinkChange, alias: Option<&str>) -> Result<()> {
+        let what = format!("move {link} {change:?}");
+        let Ok(link) = self.link_in(from, link) else { return Ok(writeln!(self.text, "{what}: not there")?) };
+        self.run(&what, &KernelOp::MoveLink { link, to, change, alias: alias.map(Into::into) })
+    }
+
     fn tap(&mut self, name: &str, tap: &TapSpec, mtu: u32, mac: Option<u8>, alias: &str) -> Result<()> {
         let mac = mac.map(|last| MacAddr::new([2, 0, 0, 0, 0, last])).transpose()?;
         let link = NewLink { netns: self.a, name: HostIfName::new(name)?, mac, mtu };
@@ -167,15 +196,20 @@ impl Script<'_> {
     }
 
     fn link(&mut self, name: &str) -> Result<LinkId> {
-        let links = self.kernel.read_netns(self.a)?.links;
+        self.link_in(self.a, name)
+    }
+
+    fn link_in(&mut self, netns: NetnsId, name: &str) -> Result<LinkId> {
+        let links = self.kernel.read_netns(netns)?.links;
         let link = links.iter().find(|link| &*link.name == name).with_context(|| format!("there is no link `{name}`"))?;
-        Ok(LinkId { netns: self.a, ifindex: link.ifindex })
+        Ok(LinkId { netns, ifindex: link.ifindex })
     }
 
     /// Runs one operation and writes down the answer and all links.
     fn run(&mut self, what: &str, op: &KernelOp) -> Result<()> {
         let answer = match self.kernel.execute(std::slice::from_ref(op)).pop() {
             Some(Ok(Done::Created { .. } | Done::CreatedTap(_))) => "created".to_owned(),
+            Some(Ok(Done::Moved(_))) => "moved".to_owned(),
             Some(Ok(Done::Ok)) => "ok".to_owned(),
             Some(Ok(Done::AlreadySo)) => "already so".to_owned(),
             Some(Err(error)) => KernelError::errno_name(&error),

@@ -18,6 +18,8 @@ pub enum OpKind {
     CreateTap,
     /// [`KernelOp::SetLink`].
     SetLink,
+    /// [`KernelOp::MoveLink`].
+    MoveLink,
     /// [`KernelOp::EnableIpv6`].
     EnableIpv6,
     /// [`KernelOp::AddAddress`].
@@ -42,6 +44,7 @@ impl OpKind {
             KernelOp::CreateVeth { .. } => Self::CreateVeth,
             KernelOp::CreateTap(_) => Self::CreateTap,
             KernelOp::SetLink { .. } => Self::SetLink,
+            KernelOp::MoveLink { .. } => Self::MoveLink,
             KernelOp::EnableIpv6 { .. } => Self::EnableIpv6,
             KernelOp::AddAddress { .. } => Self::AddAddress,
             KernelOp::RemoveAddress { .. } => Self::RemoveAddress,

@@ -124,6 +124,49 @@ impl State {
         outcome
     }
 
+    /// The same request with a namespace: the link is moved first, and stays moved when a setting after that is refused.
+    pub(super) fn move_and_set(&mut self, id: LinkId, to: NetnsId, change: &LinkChange) -> Result<Done, Refusal> {
+        check_alias(change.alias.as_deref().unwrap_or_default())?;
+        let place = self.move_link(id, to, change.name.as_ref().map(|name| name.as_str()))?;
+        self.counters.moves += 1;
+        let outcome = self.set_link_in_order(place, change);
+        self.link_mut(place)?.remember_marks();
+        self.emit_link(place);
+        outcome.map(|_| Done::Moved(place.ifindex))
+    }
+
+    /// The link leaves its namespace: it loses its addresses and goes down, and its name gives way to `pattern` only where it is taken.
+    pub(super) fn move_link(&mut self, link: LinkId, to: NetnsId, pattern: Option<&str>) -> Result<LinkId, Refusal> {
+        let moving = self.change(link)?.observed.clone();
+        if &*moving.name == "lo" {
+            return Err(Refusal(Errno::EINVAL, "The interface netns is immutable"));
+        }
+        let target = self.living(to)?;
+        let default = target.settings.ipv6_disabled;
+        if to == link.netns {
+            return Ok(link);
+        }
+        let name = if target.name_taken(&moving.name) { pattern } else { Some(&*moving.name) };
+        let Some(name) = name.filter(|name| !target.name_taken(name)) else {
+            return Err(Refusal(Errno::EEXIST, "an interface with the same name exists in the target netns"));
+        };
+        if moving.altnames.iter().any(|altname| target.name_taken(altname)) {
+            return Err(Refusal(Errno::EEXIST, "an interface with the altname exists in the target netns"));
+        }
+        let peer = self.peer_of(link);
+        let moved = &mut self.link_mut(link)?.observed;
+        (moved.admin_up, moved.name) = (false, name.into());
+        self.drop_addresses(link);
+        let place = self.relocate(link, to)?;
+        self.link_mut(place)?.observed.ipv6_disabled = default;
+        self.emit(LinkEvent::LinkGone(link));
+        self.emit_link(place);
+        if let Some(peer) = peer {
+            self.emit_link(peer);
+        }
+        Ok(place)
+    }
+
     fn set_link_in_order(&mut self, id: LinkId, change: &LinkChange) -> Result<Done, Refusal> {
         if let Some(mac) = change.mac {
             // Addresses stay as they are, the kernel's link-local of the old one too.
@@ -228,6 +271,11 @@ impl State {
             return refuse(Errno::EOPNOTSUPP);
         }
         let link = self.change(id)?;
+        if link.made_outside && is_tun(&link.observed.kind).is_some() {
+            let misuse = format!("the TAP `{}` of someone else was deleted", link.observed.name);
+            self.misuses.push(misuse);
+            return refuse(Errno::EPERM);
+        }
         link.observed.group = doomed_group;
         link.remember_marks();
         let doomed = Doomed { id, uid: link.uid, group: doomed_group };

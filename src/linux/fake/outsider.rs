@@ -214,31 +214,7 @@ impl FakeWorld {
     /// # Errors
     /// `EEXIST` when one of its names is taken there, `EINVAL` for `lo`, `ENODEV`, `ENOENT`.
     pub fn move_link(&self, link: LinkId, to: NetnsId) -> Result<LinkId, KernelError> {
-        self.outside("move link", |state| {
-            let moving = state.change(link)?.observed.clone();
-            if &*moving.name == "lo" {
-                return Err(Refusal(Errno::EINVAL, "The interface netns is immutable"));
-            }
-            let target = state.living(to)?;
-            let default = target.settings.ipv6_disabled;
-            if to == link.netns {
-                return Ok(link);
-            }
-            if moving.altnames.iter().chain([&moving.name]).any(|name| target.name_taken(name)) {
-                return Err(Refusal(Errno::EEXIST, "an interface with the same name exists in the target netns"));
-            }
-            let peer = state.peer_of(link);
-            state.link_mut(link)?.observed.admin_up = false;
-            state.drop_addresses(link);
-            let place = state.relocate(link, to)?;
-            state.link_mut(place)?.observed.ipv6_disabled = default;
-            state.emit(LinkEvent::LinkGone(link));
-            state.emit_link(place);
-            if let Some(peer) = peer {
-                state.emit_link(peer);
-            }
-            Ok(place)
-        })
+        self.outside("move link", |state| state.move_link(link, to, None))
     }
 
     /// Ends duplicate address detection in a namespace: every tentative address on a link with carrier can be used.

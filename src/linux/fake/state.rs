@@ -59,6 +59,8 @@ pub(super) struct Link {
     pub(super) ipv6_ready: bool,
     /// How often someone else changed it.
     pub(super) outside_changes: u64,
+    /// Someone else made it.
+    pub(super) made_outside: bool,
 }
 
 impl Link {
@@ -182,7 +184,7 @@ impl State {
     /// Puts a new link into a namespace, down, with a generated address where its kind has one. The name must be free.
     pub(super) fn add_link(&mut self, netns: NetnsId, name: &str, kind: LinkKind) -> Result<LinkId, Refusal> {
         self.last_uid += 1;
-        let uid = self.last_uid;
+        let (uid, made_outside) = (self.last_uid, self.outsider);
         let home = self.living(netns)?;
         if home.name_taken(name) {
             return refuse(Errno::EEXIST);
@@ -192,7 +194,8 @@ impl State {
         let mut observed = ObservedLink::bare(ifindex, name, kind);
         observed.mac = generated_mac(uid).filter(|_| !bare);
         observed.ipv6_disabled = home.settings.ipv6_disabled;
-        let mut link = Link { uid, observed, peer: None, mac_given: false, marks: Vec::new(), ipv6_ready: false, outside_changes: 0 };
+        let mut link =
+            Link { uid, observed, peer: None, mac_given: false, marks: Vec::new(), ipv6_ready: false, outside_changes: 0, made_outside };
         link.remember_marks();
         home.links.insert(ifindex, link);
         let id = LinkId { netns, ifindex };

@@ -308,7 +308,8 @@ fn the_conformance_series_runs() {
     let text = conformance::transcript(&mut *w.kernel.lock().unwrap(), w.a, w.b).unwrap();
     let answers: Vec<_> = text.lines().filter(|line| !line.starts_with(' ')).filter_map(|line| line.rsplit(": ").next()).collect();
     let count = |answer: &str| answers.iter().filter(|a| **a == answer).count();
-    assert_eq!((count("created"), count("already so"), count("EEXIST"), count("EINVAL")), (6, 4, 6, 7), "{text}");
+    assert_eq!((count("created"), count("already so"), count("EEXIST"), count("EINVAL")), (10, 4, 8, 8), "{text}");
+    assert_eq!(count("moved"), 2, "{text}");
     assert_eq!((count("EBUSY"), count("EOPNOTSUPP"), count("ERANGE")), (2, 2, 2), "{text}");
     assert_eq!((count("ESTALE"), count("ENODEV"), count("ENOENT"), count("EADDRNOTAVAIL")), (1, 1, 1, 1));
     assert!(text.contains("a a0 mtu=1280 group=0x56000001 alias=- up peer=elsewhere"), "{text}");
