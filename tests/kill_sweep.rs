@@ -9,7 +9,7 @@ mod support;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use support::wish::{tap, veth, with};
+use support::wish::{auto_tap, tap, veth, with};
 use support::{Dice, Host, Point, Wire, World, eventually_ok};
 
 /// Where the requests to the kernel are sent, readings included.
@@ -201,6 +201,45 @@ fn killed_while_taps_and_pairs_change_places() {
 /// TAPs under the keys and the names of a pair.
 fn taps_for_pairs() -> Vec<Value> {
     start()[..2].iter().map(|wish| with(wish, json!({"type": "TAP", "tap": {"owner": 65000}, "veth": null}))).collect()
+}
+
+/// TAPs that someone else made, in these namespaces under these names.
+fn auto_taps(places: [(&str, &str); 3], enabled: bool) -> Vec<Value> {
+    let one = |n: usize| {
+        let (netns, name) = places[n];
+        let addresses = json!([format!("10.0.{n}.1/24"), format!("fd00:1{n}::1/64")]);
+        let more =
+            json!({"host_if_name": name, "mtu": 1400, "enabled": enabled, "phys_address": tap_address(n), "ip_addresses": addresses});
+        auto_tap(&format!("t{n}"), netns, &format!("tap{n}"), more)
+    };
+    (0..3).map(one).collect()
+}
+
+fn tap_address(n: usize) -> String {
+    format!("02:00:00:00:02:{n:02x}")
+}
+
+/// A TAP that someone else made is never deleted and never lost, wherever we die.
+fn sweep_auto_taps(back: &[Value], there: &[Value]) -> [usize; 2] {
+    let host = Host::new();
+    let mut world = World::new(&host);
+    (0..3).for_each(|n| world.add_tap(&format!("tap{n}"), &tap_address(n), 1400));
+    sweep(&mut world, back, there, &sends())
+}
+
+const IN_PLACE: [(&str, &str); 3] = [("red", "eth1"), ("blue", "tap1"), ("", "eth2")];
+
+#[test]
+fn killed_while_taking_taps_and_giving_them_back() {
+    let kills = sweep_auto_taps(&[], &auto_taps(IN_PLACE, true));
+    assert!(kills.iter().all(|kills| *kills > 5), "{kills:?}");
+}
+
+#[test]
+fn killed_while_taps_follow_their_wishes() {
+    let elsewhere = auto_taps([("blue", "eth1"), ("", "eth5"), ("red", "eth2")], false);
+    let kills = sweep_auto_taps(&auto_taps(IN_PLACE, true), &elsewhere);
+    assert!(kills.iter().all(|kills| *kills > 5), "{kills:?}");
 }
 
 /// The threads that delete, with more to delete than they take at once: marking, comparing again, deleting.

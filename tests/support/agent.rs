@@ -23,7 +23,7 @@ pub struct Agent<'h> {
     label: String,
     http: bool,
     arguments: Vec<String>,
-    trace: Option<PathBuf>,
+    trace: Option<(PathBuf, String)>,
     child: Option<Child>,
 }
 
@@ -86,7 +86,12 @@ impl Agent<'_> {
 
     /// Records every message that it sends, from the next start on (`strace`).
     pub fn trace_messages(&mut self) {
-        self.trace = Some(self.file("strace"));
+        self.trace_calls("sendto,sendmsg,sendmmsg");
+    }
+
+    /// Records these system calls, from the next start on (`strace`).
+    pub fn trace_calls(&mut self, calls: &str) {
+        self.trace = Some((self.file("strace"), calls.to_owned()));
     }
 
     /// Starts it and waits until it answers on its socket.
@@ -113,9 +118,9 @@ impl Agent<'_> {
         let binary = env!("CARGO_BIN_EXE_vnf-agent");
         let mut command = match &self.trace {
             // -D keeps the agent our child: strace is the one that is put aside.
-            Some(file) => {
+            Some((file, calls)) => {
                 let mut command = self.host.command("", "strace");
-                command.args(["-D", "-f", "-qq", "-e", "trace=sendto,sendmsg,sendmmsg", "-o"]).arg(file).arg(binary);
+                command.args(["-D", "-f", "-qq", "-e", &format!("trace={calls}"), "-o"]).arg(file).arg(binary);
                 command
             }
             None => self.host.command("", binary),

@@ -99,7 +99,12 @@ impl Etcd<'_> {
 
     /// Writes any bytes under an interface's key.
     pub fn put_raw(&self, name: &str, value: &[u8]) {
-        self.client(async |mut client| client.put(config_key(name), value, None).await.map(drop)).expect("etcd takes the value");
+        self.put_key(&config_key(name), value);
+    }
+
+    /// Writes any bytes under any key.
+    pub fn put_key(&self, key: &str, value: &[u8]) {
+        self.client(async |mut client| client.put(key, value, None).await.map(drop)).expect("etcd takes the value");
     }
 
     /// Writes a wish under the key of its name.

@@ -42,6 +42,12 @@ pub fn with(wish: &Value, more: Value) -> Value {
     wish
 }
 
+/// A TAP that someone else makes under this name, for a named namespace (the agent's own if empty), up, with more fields set or replaced by `more`.
+pub fn auto_tap(name: &str, netns: &str, temporary: &str, more: Value) -> Value {
+    let wish = with(&json!({"name": name, "type": "AUTO_TAP", "enabled": true, "tap": {"temp_if_name": temporary}}), more);
+    if netns.is_empty() { wish } else { with(&wish, json!({"namespace": {"type": "NAMED_NS", "name": netns}})) }
+}
+
 /// A TAP that the agent makes in a named namespace (its own if empty), up, with these settings, and more fields set or replaced by `more`.
 pub fn tap(name: &str, netns: &str, settings: Value, more: Value) -> Value {
     let wish = with(&json!({"name": name, "type": "TAP", "enabled": true, "tap": settings}), more);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use vnf_agent::model::{AgentLabel, Owner};
 
 use super::etcd::status_key;
+use super::tun::{NO_PI, TAP, Tap};
 use super::{Agent, Canaries, Etcd, Host, eventually_ok, wish};
 
 /// The namespaces of a [`World`]; the empty name is the agent's own.
@@ -21,6 +22,8 @@ pub struct World<'h> {
     canaries: Canaries<'h>,
     /// The host without any link of the agent.
     bare: Value,
+    /// TAPs of someone else, held open.
+    taps: Vec<Tap>,
     /// All names that were ever written.
     names: BTreeSet<String>,
 }
@@ -37,7 +40,15 @@ impl<'h> World<'h> {
         let bare = host.digest(&SPACES);
         let etcd = host.start_etcd();
         let agent = host.agent().on_etcd().started();
-        Self { host, etcd, agent, canaries, bare, names: BTreeSet::new() }
+        Self { host, etcd, agent, canaries, bare, taps: Vec::new(), names: BTreeSet::new() }
+    }
+
+    /// Someone else makes a TAP in the agent's own namespace, while there is no wish. Its hardware address and MTU are those that wishes give it: the
+    /// agent does not know what they were before.
+    pub fn add_tap(&mut self, name: &str, address: &str, mtu: u32) {
+        self.taps.push(self.host.open_tap("", name, TAP | NO_PI));
+        self.host.run(&format!("ip link set {name} address {address} mtu {mtu}"));
+        self.bare = self.host.digest(&SPACES);
     }
 
     /// Makes these the only wishes in the store. It does not matter whether the agent runs.
@@ -92,6 +103,10 @@ impl<'h> World<'h> {
     fn wanted(&self, wishes: &[Value]) -> Value {
         let mut all = self.bare.clone();
         for wish in wishes {
+            if let Some(temporary) = wish["tap"]["temp_if_name"].as_str() {
+                let home = all[""].as_array_mut().expect("a list of links");
+                home.retain(|link| link["ifname"] != temporary);
+            }
             all[netns(wish)].as_array_mut().expect("a list of links").push(wanted_link(wish));
         }
         for netns in SPACES {
@@ -157,6 +172,9 @@ fn netns(wish: &Value) -> &str {
 fn wanted_link(wish: &Value) -> Value {
     let name = wish::name(wish);
     let addresses: BTreeSet<&str> = wish["ip_addresses"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if wish["type"] == "AUTO_TAP" {
+        return wanted_auto_tap(wish, &addresses);
+    }
     let tap = wish["type"] == "TAP";
     let mut link = json!({
         "ifname": wish["host_if_name"].as_str().unwrap_or(name),
@@ -176,6 +194,21 @@ fn wanted_link(wish: &Value) -> Value {
         });
     }
     link
+}
+
+fn wanted_auto_tap(wish: &Value, addresses: &BTreeSet<&str>) -> Value {
+    let (name, temporary) = (wish::name(wish), wish["tap"]["temp_if_name"].as_str().expect("a name"));
+    json!({
+        "ifname": wish["host_if_name"].as_str().unwrap_or(name),
+        "address": wish["phys_address"],
+        "mtu": wish["mtu"],
+        "group": "default",
+        "ifalias": format!("vnf-agent:vpp1:autotap:{name}:{temporary}"),
+        "up": wish["enabled"],
+        "kind": "tun",
+        "addresses": addresses,
+        "tun": {"type": "tap", "user": null, "group": null, "multi_queue": false, "persist": false},
+    })
 }
 
 /// The links of a namespace that are not wanted, and those that are not seen.
