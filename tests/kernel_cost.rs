@@ -6,6 +6,9 @@ mod kernel_support;
 mod support;
 
 use kernel_support::{Bed, add, create, ends, set};
+use serde_json::json;
+use support::tun::{NO_PI, TAP};
+use support::wish::{auto_tap, tap};
 use support::{Agent, Host, eventually, eventually_eq, pair};
 use vnf_agent::linux::{Kernel, LinkChange};
 
@@ -40,6 +43,35 @@ fn a_pair_costs_five_messages_and_no_move() {
     resync(&agent);
     assert_eq!(agent.metric("kernel_writes"), expected, "and none came later");
     assert_eq!(agent.metric("link_moves"), 0.0);
+}
+
+/// Made by one visit of its namespace, with one request for all settings, and one for each address. Nothing is moved.
+#[test]
+fn a_tap_costs_two_messages_and_one_for_each_address() {
+    let host = Host::with_netns(&SPACES);
+    let agent = host.agent().with_http().started();
+    let more = |n: usize| json!({"mtu": 1400, "phys_address": "02:00:00:00:00:01", "ip_addresses": [format!("10.1.{n}.1/24")]});
+    let wishes: Vec<_> = (0..PAIRS).map(|n| tap(&format!("t{n}"), SPACES[n % 4], json!({"owner": 1000}), more(n))).collect();
+    agent.apply(&wishes);
+    let expected = (3 * PAIRS) as f64;
+    eventually_eq("three writes a TAP", &expected, || agent.metric("kernel_writes"));
+    resync(&agent);
+    assert_eq!((agent.metric("kernel_writes"), agent.metric("link_moves")), (expected, 0.0));
+}
+
+/// One mark, one move with all settings, one request for each address; and one to give it back.
+#[test]
+fn a_tap_of_someone_else_costs_one_move_each_way() {
+    let host = Host::with_netns(&SPACES);
+    let agent = host.agent().with_http().started();
+    let _programs: Vec<_> = (0..PAIRS).map(|n| host.open_tap("", &format!("x{n}"), TAP | NO_PI)).collect();
+    let more = |n: usize| json!({"mtu": 1400, "phys_address": "02:00:00:00:00:01", "ip_addresses": [format!("10.1.{n}.1/24")]});
+    let wishes: Vec<_> = (0..PAIRS).map(|n| auto_tap(&format!("t{n}"), SPACES[n % 4], &format!("x{n}"), more(n))).collect();
+    agent.apply(&wishes);
+    let cost = || (agent.metric("kernel_writes"), agent.metric("link_moves"));
+    eventually_eq("three writes a TAP, one of them a move", &((3 * PAIRS) as f64, PAIRS as f64), cost);
+    (0..PAIRS).for_each(|n| agent.del(&format!("t{n}")));
+    eventually_eq("one move back", &((4 * PAIRS) as f64, (2 * PAIRS) as f64), cost);
 }
 
 /// Where everything is as wished, looking at everything again modifies nothing.
