@@ -16,8 +16,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 use support::host::inode;
+use support::tun::{NO_PI, TAP};
 use support::wire::{thread_name, threads};
-use support::wish::with;
+use support::wish::{auto_tap, tap, with};
 use support::{Agent, Canaries, Dice, Host, eventually, eventually_eq, eventually_ok, pair};
 
 /// Names of the first so many pairs of [`pair`].
@@ -145,6 +146,71 @@ fn namespaces_vanish_in_the_middle() {
     names.iter().for_each(|name| agent.del(name));
     eventually("all are gone", || spaces.iter().all(|netns| veths(&host, netns).is_empty()) && veths(&host, "stay").is_empty());
     assert_eq!(veths(&host, ""), [""; 0]);
+    canaries.assert_untouched();
+}
+
+/// C53, with TAPs: our own, and one of a program that holds it open, in each namespace that vanishes. What was at home may come back there under its
+/// temporary name; nothing of ours ever shows up anywhere else.
+#[test]
+fn namespaces_vanish_under_taps() {
+    const AT_ONCE: usize = 4;
+    const ROUNDS: usize = 20;
+    let host = Host::new();
+    let canaries = Canaries::plant(&host, &[""]);
+    let agent = host.start_agent();
+    let start = inode(&host.netns_file(""));
+    let wishes = |n: usize| {
+        let netns = format!("c{n}");
+        [tap(&format!("m{n}"), &netns, json!({"owner": 1000}), json!({})), auto_tap(&format!("t{n}"), &netns, &format!("x{n}"), json!({}))]
+    };
+    let open =
+        |n: usize| eventually_ok("it is made", || host.try_open_tap("", &format!("x{n}"), TAP | NO_PI).map_err(|error| error.to_string()));
+    let (wrong, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let programs: Vec<_> = thread::scope(|scope| {
+        let worker = |n: usize| {
+            let (host, agent, open) = (&host, &agent, &open);
+            move || {
+                let mut dice = Dice::new(n as u64);
+                let mut program = open(n);
+                for _ in 0..ROUNDS {
+                    let _ = host.try_run(&format!("ip netns {} c{n}", if dice.below(2) == 0 { "add" } else { "pids" }));
+                    agent.put_all(&wishes(n));
+                    thread::sleep(Duration::from_micros(dice.below(60_000) as u64));
+                    let _ = host.try_run(&format!("ip netns del c{n}"));
+                    if dice.below(2) == 0 {
+                        drop(program);
+                        program = open(n);
+                    }
+                }
+                drop(program);
+                open(n)
+            }
+        };
+        let workers: Vec<_> = (0..AT_ONCE).map(|n| scope.spawn(worker(n))).collect();
+        let watch = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let stray = host.links("").into_iter().any(|link| link.kind == "tun" && !link.name.starts_with('x'));
+                if !misplaced(&agent, start).is_empty() || stray {
+                    wrong.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        let programs = workers.into_iter().map(|worker| worker.join().expect("a worker")).collect();
+        over.store(true, Ordering::Relaxed);
+        watch.join().expect("the watch");
+        programs
+    });
+    assert!(!wrong.load(Ordering::Relaxed), "a thread, or a link, was where it must not be");
+    (0..AT_ONCE).for_each(|n| drop(host.try_run(&format!("ip netns add c{n}"))));
+    let names: Vec<String> = (0..AT_ONCE).flat_map(|n| [format!("m{n}"), format!("t{n}")]).collect();
+    agent.wait_configured(&borrowed(&names));
+    for n in 0..AT_ONCE {
+        assert_eq!(host.link_names(&format!("c{n}")), [format!("m{n}"), format!("t{n}")]);
+    }
+    names.iter().for_each(|name| agent.del(name));
+    eventually("all are gone or given back", || (0..AT_ONCE).all(|n| host.link_names(&format!("c{n}")).is_empty()));
+    eventually("none is lost", || (0..AT_ONCE).all(|n| host.link("", &format!("x{n}")).is_some_and(|link| link.alias.is_empty())));
+    drop::<Vec<_>>(programs);
     canaries.assert_untouched();
 }
 

@@ -6,7 +6,8 @@ mod support;
 use docker_support::{Bed, half_named_pair, host, in_microservice, the_pair};
 use serde_json::json;
 use support::host::inode;
-use support::wish::with;
+use support::tun::{NO_PI, TAP, passes};
+use support::wish::{auto_tap, tap, with};
 use support::{eventually, eventually_eq, eventually_ok};
 
 #[test]
@@ -263,4 +264,35 @@ fn a_ring_of_containers_that_start_together() {
     bed.docker.ask(&[&["kill"], names.as_slice()].concat());
     all.iter().for_each(|name| drop(bed.agent.wait_for(name, "PENDING", "MICROSERVICE_MISSING")));
     bed.end(&names);
+}
+
+/// TAPs in a microservice that is killed and started again: ours comes back by itself, that of another program when it is made again.
+#[test]
+fn taps_in_a_microservice() {
+    let host = host();
+    let bed = Bed::new(&host);
+    let place = json!({"namespace": {"type": "MICROSERVICE_REF_NS", "microservice": "ms1"}});
+    let ours = with(&tap("ours", "", json!({"owner": 1000}), json!({"ip_addresses": ["10.11.2.1/24"]})), place.clone());
+    let theirs = with(&auto_tap("theirs", "", "vpp0", json!({"host_if_name": "eth1", "ip_addresses": ["10.11.3.1/24"]})), place);
+    bed.agent.put_all(&[ours, theirs]);
+    let mut program = host.open_tap("", "vpp0", TAP | NO_PI);
+    bed.agent.wait_for("ours", "PENDING", "MICROSERVICE_MISSING");
+    bed.agent.wait_for("theirs", "PENDING", "MICROSERVICE_MISSING");
+    for _ in 0..2 {
+        bed.docker.run("ms1", "ms1");
+        bed.agent.wait_configured(&["ours", "theirs"]);
+        let netns = bed.docker.netns("ms1");
+        assert_eq!(host.link_names(&netns), ["eth1", "ours"]);
+        assert!(passes(&host, &netns, "eth1", "10.11.3.9", &mut program));
+        bed.docker.ask(&["kill", "ms1"]);
+        bed.agent.wait_for("ours", "PENDING", "MICROSERVICE_MISSING");
+        bed.agent.wait_for("theirs", "PENDING", "MICROSERVICE_MISSING");
+        bed.docker.ask(&["rm", "ms1"]);
+        drop(program);
+        program = host.open_tap("", "vpp0", TAP | NO_PI);
+    }
+    bed.agent.del("ours");
+    bed.agent.del("theirs");
+    drop(program);
+    bed.end(&[]);
 }

@@ -9,7 +9,7 @@ use crate::linux::KernelError;
 use crate::model::owner::{ADDRESS_PROTO, Mark};
 use crate::model::{
     FieldError, InterfaceAddress, InterfaceKind, InterfaceSpec, InterfaceStatus, LinkId, LinkKind, NamespaceStatus, NetnsSlot,
-    ObservedLink, Reason, State, Timestamp,
+    ObservedLink, Reason, State, Timestamp, TunInfo,
 };
 
 /// A failed try of one object.
@@ -45,6 +45,7 @@ pub fn status(world: World<'_>, wish: &Wish, verdict: &Verdict, failure: Option<
         show(&mut status, wish, link);
         status.warnings.extend(wish.spec.as_ref().ok().and_then(|spec| opened_otherwise(&spec.kind, &link.kind)));
         status.warnings.extend(another_tap(world, wish, link));
+        status.warnings.extend(bare(wish, link));
     }
     match verdict {
         Verdict::Resolving | Verdict::Finishing(_) => return None,
@@ -187,6 +188,13 @@ fn warnings(world: World<'_>, wish: &Wish) -> Vec<String> {
 fn shown(id: &str, name: &str) -> String {
     let id: String = id.chars().take(12).collect();
     format!("{} ({id})", name.escape_debug())
+}
+
+/// Only when it is there it is known that it is a TUN.
+fn bare(wish: &Wish, link: &ObservedLink) -> Option<String> {
+    let mac = wish.spec.as_ref().ok()?.mac?;
+    let tun = matches!(link.kind, LinkKind::Tun(TunInfo { tap: false, .. }));
+    tun.then(|| format!("hardware address {mac} is ignored: the link is a TUN, which has none"))
 }
 
 /// The TAP that serves the wish stands, and another one appeared under its name.

@@ -77,8 +77,9 @@ impl Tap {
 /// Whether a datagram that is sent to an address of the TAP's subnet in this namespace comes out at the descriptor. The neighbour is made known
 /// beforehand, since nobody answers for it.
 pub fn passes(host: &Host, netns: &str, link: &str, neighbour: &str, tap: &mut Tap) -> bool {
-    let place = if netns.is_empty() { String::new() } else { format!("-n {netns} ") };
-    host.run(&format!("ip {place}neigh replace {neighbour} lladdr 02:00:00:00:00:99 dev {link}"));
+    let neigh = ["neigh", "replace", neighbour, "lladdr", "02:00:00:00:00:99", "dev", link];
+    let status = host.command(netns, "ip").args(neigh).status().expect("nsenter starts");
+    assert!(status.success(), "{neigh:?} in `{netns}`");
     let text = format!("to {neighbour} by {link}");
     host.inside(netns, || {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");

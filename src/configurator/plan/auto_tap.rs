@@ -20,7 +20,7 @@ impl<'a> Planner<'a> {
     pub(super) fn plan_auto_tap(&mut self, end: Ready<'a>, temporary: &HostIfName) {
         let key = &end.wish.key;
         let Some(own) = self.world.own.filter(|own| self.world.observed.knows(*own)) else { return self.say(key, Verdict::Resolving) };
-        let mine = self.mine(end, temporary, own);
+        let mine = self.mine(end, temporary, own).or_else(|| self.stripped(end));
         self.let_go_of_others(key, mine);
         if let Err(verdict) = self.may_use(end, temporary) {
             self.remove_links_of(key);
@@ -43,6 +43,16 @@ impl<'a> Planner<'a> {
         let right = |seen: &Seen| owner.temporary(&seen.link).as_ref() == Some(temporary);
         let marked = self.world.observed.named(&end.wish.key).filter(|(_, seen)| is_auto_tap(seen) && right(seen)).map(|(id, _)| id);
         marked.min_by_key(|id| (id.netns != end.netns, id.netns != own, *id))
+    }
+
+    /// The TAP in its place whose alias somebody took away: an address of ours on it still tells that it was brought there.
+    fn stripped(&self, end: Ready<'a>) -> Option<LinkId> {
+        let name = end.spec.host_if_name.as_str();
+        let (id, seen) = self.world.observed.at(end.netns, name)?;
+        let link = &seen.link;
+        let nobodys = seen.mark == Mark::Foreign && !link.alias.as_deref().is_some_and(|alias| alias.starts_with("vnf-agent:"));
+        let tap = matches!(link.kind, LinkKind::Tun(_)) && *link.name == *name;
+        (nobodys && tap && link.addresses.iter().any(|have| have.proto == ADDRESS_PROTO)).then_some(id)
     }
 
     /// What else stands for this key: TAPs of another name, links of another kind.
@@ -155,7 +165,7 @@ impl<'a> Planner<'a> {
         }
         let change = LinkChange {
             name: Some(end.spec.host_if_name.clone()),
-            mac: end.spec.mac.filter(|mac| link.mac != Some(*mac)),
+            mac: end.new_mac(link),
             mtu: (link.mtu != end.spec.mtu).then_some(end.spec.mtu),
             up: end.spec.enabled.then_some(true),
             group: None,

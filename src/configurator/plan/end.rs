@@ -70,7 +70,7 @@ impl<'a> Planner<'a> {
         let made_by_us = !matches!(end.spec.kind, InterfaceKind::AutoTap { .. });
         LinkChange {
             name: None,
-            mac: end.spec.mac.filter(|mac| link.mac != Some(*mac)),
+            mac: end.new_mac(link),
             mtu: (link.mtu != end.spec.mtu).then_some(end.spec.mtu),
             up: (link.admin_up != end.spec.enabled).then_some(end.spec.enabled),
             group: (made_by_us && link.group != owner.group()).then_some(owner.group()),

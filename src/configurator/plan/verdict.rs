@@ -3,7 +3,9 @@
 use super::{Planner, Verdict, Waiting, World};
 use crate::configurator::desired::{Key, Wish};
 use crate::configurator::places::Resolution;
-use crate::model::{FieldError, HostIfName, InterfaceKind, InterfaceSpec, NetnsId, NewLink, Reason, TapSpec};
+use crate::model::{
+    FieldError, HostIfName, InterfaceKind, InterfaceSpec, LinkKind, MacAddr, NetnsId, NewLink, ObservedLink, Reason, TapSpec, TunInfo,
+};
 
 /// A link that may be made, an end of a pair or a TAP: the wish and where it leads.
 #[derive(Clone, Copy)]
@@ -17,6 +19,12 @@ impl Ready<'_> {
     /// The link as it is to be made.
     pub(super) fn new_link(&self) -> NewLink {
         NewLink { netns: self.netns, name: self.spec.host_if_name.clone(), mac: self.spec.mac, mtu: self.spec.mtu }
+    }
+
+    /// The hardware address that this link is to get. One that someone else made may be a TUN, which has none; that is warned of.
+    pub(super) fn new_mac(&self, link: &ObservedLink) -> Option<MacAddr> {
+        let bare = matches!(link.kind, LinkKind::Tun(TunInfo { tap: false, .. }));
+        self.spec.mac.filter(|mac| !bare && link.mac != Some(*mac))
     }
 }
 

@@ -326,6 +326,33 @@ fn what_others_did_to_it_is_repaired() {
     assert_never_lost(&bench);
 }
 
+#[test]
+fn an_alias_that_somebody_took_away_comes_back() {
+    let mut bench = Bench::new();
+    let mac = appear(&mut bench, "tap7");
+    bench.put(&[("t", &auto("t", "red", "tap7", r#","ip_addresses":["10.0.0.1/24"]"#))]);
+    let digest = bench.digest();
+    for alias in ["", "mine"] {
+        bench.world.set_alias(bench.world.link_id(bench.ns("red"), "t").unwrap(), alias).unwrap();
+        bench.run();
+        assert_eq!((bench.state("t").as_str(), bench.digest()), ("CONFIGURED", digest.clone()), "{alias}");
+    }
+    // Another agent's is another agent's.
+    bench.world.set_alias(bench.world.link_id(bench.ns("red"), "t").unwrap(), "vnf-agent:vpp2:autotap:t:tap7").unwrap();
+    bench.run();
+    assert_eq!((bench.state("t").as_str(), place(&bench, mac)), ("PENDING LINK_MISSING", at("red", "t")));
+}
+
+#[test]
+fn a_tun_has_no_hardware_address() {
+    let mut bench = Bench::new();
+    bench.world.add_link(bench.ns("own"), LinkKind::Tun(TunInfo::default()), "tun7").unwrap();
+    bench.put(&[("t", &auto("t", "red", "tun7", r#","phys_address":"02:00:00:00:00:01""#))]);
+    assert_eq!(bench.state("t"), "CONFIGURED", "{}", bench.status("t").message);
+    assert!(bench.status("t").warnings.iter().any(|w| w.contains("is a TUN")), "{:?}", bench.status("t").warnings);
+    assert_eq!(bench.published.counters.steps_failed.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
 fn id_address() -> crate::model::InterfaceAddress {
     crate::model::InterfaceAddress::new("10.0.0.1".parse().unwrap(), 24).unwrap()
 }
