@@ -162,7 +162,7 @@ impl Owner {
 }
 
 /// FNV-1a, 32 bits (draft-eastlake-fnv).
-fn fnv1a_32(bytes: &[u8]) -> u32 {
+pub(crate) fn fnv1a_32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
 }
 

@@ -122,31 +122,37 @@ impl OvsClient {
 
     /// Waits for `probe`; its `Err` says what it still waits for.
     fn wait<T>(&self, attempted: &str, limit: Duration, mut probe: impl FnMut(&Rows) -> Waiting<T>) -> Result<T, OvsError> {
-        let mut last = None;
-        let found = self.session.wait(limit, |rows| match probe(rows) {
-            Waiting::Done(value) => Some(Ok(value)),
-            Waiting::Ended(error) => Some(Err(error)),
-            Waiting::For(what) => {
-                last = Some(what);
-                None
-            }
+        let mut last = Waiting::For("nothing was seen".to_owned());
+        self.session.wait(limit, |rows| {
+            last = probe(rows);
+            (!matches!(last, Waiting::For(_))).then_some(())
         });
-        match (found, self.session.rows(|_| ())) {
-            (Some(found), _) => found,
-            (None, Err(cause)) => Err(OvsError::Unreachable { attempted: attempted.to_owned(), cause }),
-            (None, Ok(())) => {
-                let last = last.unwrap_or_else(|| "nothing was seen".to_owned());
-                Err(OvsError::NotYet { attempted: attempted.to_owned(), limit, last })
-            }
+        match (last, self.session.rows(|_| ())) {
+            (Waiting::For(_), Err(cause)) => Err(OvsError::Unreachable { attempted: attempted.to_owned(), cause }),
+            (last, _) => last.into_result(attempted.to_owned(), limit),
         }
     }
 }
 
 /// What a waiting probe found.
-enum Waiting<T> {
+pub(super) enum Waiting<T> {
+    /// What was waited for.
     Done(T),
+    /// It will not come.
     Ended(OvsError),
+    /// Not yet; this is missing.
     For(String),
+}
+
+impl<T> Waiting<T> {
+    /// What it means when the time is over.
+    pub(super) fn into_result(self, attempted: String, limit: Duration) -> Result<T, OvsError> {
+        match self {
+            Self::Done(value) => Ok(value),
+            Self::Ended(error) => Err(error),
+            Self::For(last) => Err(OvsError::NotYet { attempted, limit, last }),
+        }
+    }
 }
 
 impl Switch for OvsClient {
@@ -236,7 +242,8 @@ fn ports(pair: &PairView) -> impl Iterator<Item = &PortView> {
     [&pair.host, &pair.uplink].into_iter().flatten()
 }
 
-fn ready(attempted: &str, host: &str, pair: Option<&PairView>, mac: MacAddr, failing: Failing) -> Waiting<(OfPort, OfPort)> {
+/// Whether both ports work and the internal one has its address.
+pub(super) fn ready(attempted: &str, host: &str, pair: Option<&PairView>, mac: MacAddr, failing: Failing) -> Waiting<(OfPort, OfPort)> {
     let Some(PairView { host: Some(port), uplink: Some(uplink), .. }) = pair else {
         return Waiting::Ended(OvsError::NoPort { attempted: attempted.to_owned(), port: host.to_owned() });
     };

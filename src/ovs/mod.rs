@@ -8,10 +8,15 @@
 //! an answer of its own ([`OvsError::Unknown`]): the caller reads again, and what it reads then is final.
 
 mod client;
+mod dump;
 mod error;
+pub mod fake;
+mod flows;
 mod frame;
 mod ids;
 mod message;
+mod ofctl;
+mod presence;
 mod rows;
 mod session;
 mod stream;
@@ -23,7 +28,10 @@ use std::time::Duration;
 
 pub use client::{OvsClient, OvsOptions};
 pub use error::OvsError;
+pub use flows::{Cookie, Flow, FlowDifference, FlowSet, PairNumbers, Table};
 pub use ids::{Notes, Role};
+pub use ofctl::{FlowError, FlowSink, Ofctl, management_socket};
+pub use presence::SwitchWatch;
 pub use transaction::NewPair;
 pub use value::RowId;
 pub use view::{BridgeView, OfPort, OvsEvent, OvsSink, PairView, PortState, PortView, SwitchView};

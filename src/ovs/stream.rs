@@ -1,4 +1,4 @@
-//! A connection to the database server, over a unix socket or TCP, every operation of which ends in time.
+//! A connection to the database server or to the switch, over a unix socket or TCP, every operation of which ends in time.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -54,11 +54,18 @@ impl Stream {
     /// # Errors
     /// What the system says; a part of the message may have been sent.
     pub(super) fn send(&self, message: &Value) -> io::Result<()> {
+        self.send_bytes(message.to_string().as_bytes())
+    }
+
+    /// Sends these bytes, not mixed with those of others.
+    ///
+    /// # Errors
+    /// As [`Stream::send`].
+    pub(super) fn send_bytes(&self, bytes: &[u8]) -> io::Result<()> {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = message.to_string();
         match &self.socket {
-            Socket::Unix(stream) => (&mut &*stream).write_all(bytes.as_bytes()),
-            Socket::Tcp(stream) => (&mut &*stream).write_all(bytes.as_bytes()),
+            Socket::Unix(stream) => (&mut &*stream).write_all(bytes),
+            Socket::Tcp(stream) => (&mut &*stream).write_all(bytes),
         }
     }
 

@@ -1,0 +1,173 @@
+//! [`FlowSink`] by running `ovs-ofctl`: the only program that the agent runs. It gets words of ours only, no shell, and its flows on standard input.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use super::dump;
+use super::flows::{Cookie, FlowSet, OWNER_BITS};
+use super::transaction::OPENFLOW;
+use crate::model::Owner;
+
+/// Why flows are not as they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FlowError {
+    /// The program could not be run; nothing was done.
+    #[error("{attempted}: ovs-ofctl cannot be run: {cause}")]
+    NotRun {
+        /// What was attempted.
+        attempted: String,
+        /// The system's words.
+        cause: String,
+    },
+    /// There was no answer in time; whether it was done is not known until it is read.
+    #[error("{attempted}: Open vSwitch did not answer within {} ms; whether it did it is not known", limit.as_millis())]
+    NoAnswer {
+        /// What was attempted.
+        attempted: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// Open vSwitch said no, or could not be reached; nothing was done.
+    #[error("{attempted}: {cause}")]
+    Refused {
+        /// What was attempted.
+        attempted: String,
+        /// Its own words.
+        cause: String,
+    },
+    /// A flow of somebody else matches exactly what one of ours matches; nothing was done.
+    #[error("{attempted}: a flow of somebody else stands in the way: `{flow}`")]
+    InTheWay {
+        /// What was attempted.
+        attempted: String,
+        /// That flow.
+        flow: String,
+    },
+}
+
+/// The flow tables of one bridge, as far as flows with our cookie go.
+pub trait FlowSink: Send + Sync + 'static {
+    /// Puts these flows in the place of all that are ours, in one step: each packet meets the old ones or the new ones. Flows of others stay.
+    ///
+    /// # Errors
+    /// [`FlowError`].
+    fn replace(&self, flows: &FlowSet) -> Result<(), FlowError>;
+
+    /// The cookies of the flows that are ours and stand: to be held against what is wanted, by [`FlowSet::compare`].
+    ///
+    /// # Errors
+    /// [`FlowError`].
+    fn standing(&self) -> Result<BTreeSet<Cookie>, FlowError>;
+}
+
+/// The real [`FlowSink`].
+#[derive(Clone, Debug)]
+pub struct Ofctl {
+    program: PathBuf,
+    /// `unix:` and the bridge's management socket.
+    bridge: String,
+    owner: u64,
+    limit: Duration,
+}
+
+/// Where the management socket of a bridge is, in the folder where Open vSwitch has its sockets.
+#[must_use]
+pub fn management_socket(run_dir: &Path, bridge: &str) -> PathBuf {
+    run_dir.join(format!("{bridge}.mgmt"))
+}
+
+impl Ofctl {
+    /// For the bridge with this management socket; each call ends within `limit`.
+    #[must_use]
+    pub fn new(socket: &Path, owner: &Owner, limit: Duration) -> Self {
+        let bridge = format!("unix:{}", socket.display());
+        Self { program: "ovs-ofctl".into(), bridge, owner: Cookie::ours(owner), limit }
+    }
+
+    /// With another program in the place of `ovs-ofctl`.
+    #[must_use]
+    pub fn with_program(self, program: PathBuf) -> Self {
+        Self { program, ..self }
+    }
+
+    fn dump(&self, attempted: &str) -> Result<Vec<dump::Standing>, FlowError> {
+        let text = self.run(attempted, &["--no-stats", "--no-names", "dump-flows", &self.bridge], String::new())?;
+        Ok(dump::read(&text))
+    }
+
+    /// Runs the program to its end, or to that of our patience.
+    fn run(&self, attempted: &str, words: &[&str], input: String) -> Result<String, FlowError> {
+        let not_run = |error: io::Error| FlowError::NotRun { attempted: attempted.to_owned(), cause: error.to_string() };
+        let mut command = Command::new(&self.program);
+        command.arg("-O").arg(OPENFLOW).args(words);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(not_run)?;
+        let outcome = self.converse(&mut child, input);
+        if outcome.is_none() {
+            // Its output may be held open by nobody else: it has no children.
+            let _ = child.kill();
+        }
+        let status = child.wait().map_err(not_run)?;
+        let (output, errors) = outcome.ok_or_else(|| FlowError::NoAnswer { attempted: attempted.to_owned(), limit: self.limit })?;
+        if status.success() {
+            return Ok(output);
+        }
+        let cause = errors.trim();
+        let cause = if cause.is_empty() { format!("ovs-ofctl ended with {status}") } else { cause.to_owned() };
+        Err(FlowError::Refused { attempted: attempted.to_owned(), cause })
+    }
+
+    /// Hands the program its input, and reads what it says until it has said all; `None` when that takes too long.
+    fn converse(&self, child: &mut Child, input: String) -> Option<(String, String)> {
+        let (mut stdin, stdout, stderr) = (child.stdin.take()?, child.stdout.take()?, child.stderr.take()?);
+        // Ends with the program at the latest; if that goes early, it says why on its own.
+        in_background(move || drop(stdin.write_all(input.as_bytes())));
+        let (output, errors) = (in_background(move || read(stdout)), in_background(move || read(stderr)));
+        let output = within(&output, self.limit)?;
+        // Both end together, with the program.
+        Some((output, within(&errors, self.limit)?))
+    }
+}
+
+fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (sender, receiver) = channel();
+    // Where no thread can be had the sender is gone, which the receiver takes as silence.
+    let _ = thread::Builder::new().name("ovs-ofctl".to_owned()).spawn(move || sender.send(work()));
+    receiver
+}
+
+fn within<T>(receiver: &Receiver<T>, limit: Duration) -> Option<T> {
+    receiver.recv_timeout(limit).ok()
+}
+
+fn read(mut from: impl Read) -> String {
+    let mut bytes = Vec::new();
+    // What was read before an error is all that there is to show.
+    let _ = from.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl FlowSink for Ofctl {
+    fn replace(&self, flows: &FlowSet) -> Result<(), FlowError> {
+        let attempted = "install the flows";
+        if let Some(stranger) = dump::in_the_way(&self.dump(attempted)?, self.owner, flows) {
+            let flow = format!("cookie={},{}", stranger.cookie, stranger.flow);
+            return Err(FlowError::InTheWay { attempted: attempted.to_owned(), flow });
+        }
+        let mut text = format!("delete cookie={:#x}/{OWNER_BITS:#x}\n", self.owner);
+        for (cookie, flow) in flows.iter() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "add cookie={cookie},{flow}");
+        }
+        self.run(attempted, &["--bundle", "add-flows", &self.bridge, "-"], text).map(drop)
+    }
+
+    fn standing(&self) -> Result<BTreeSet<Cookie>, FlowError> {
+        Ok(dump::ours(&self.dump("read the flows")?, self.owner))
+    }
+}
