@@ -161,8 +161,9 @@ impl Owner {
     }
 }
 
-/// FNV-1a, 32 bits (draft-eastlake-fnv).
-pub(crate) fn fnv1a_32(bytes: &[u8]) -> u32 {
+/// FNV-1a, 32 bits (draft-eastlake-fnv): the same in every version of this program, so it may be written down.
+#[must_use]
+pub fn fnv1a_32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, b| (hash ^ u32::from(*b)).wrapping_mul(0x0100_0193))
 }
 

@@ -104,22 +104,50 @@ impl Nic<'_> {
         self.host.run(&format!("ip address add {v6}/64 dev {to} nodad"));
     }
 
-    /// What does not pass of: ping and TCP, in both families, both ways. TCP goes to this port.
-    pub fn blocked(&self, port: u16) -> Vec<String> {
+    /// Everything that [`Nic::passes_all_but`] tries: ping and TCP, in both families, both ways.
+    pub fn ways(&self) -> Vec<String> {
+        self.attempts().iter().map(|attempt| attempt.name.clone()).collect()
+    }
+
+    fn attempts(&self) -> Vec<Attempt> {
         let ways = [("", NETWORK, self.far_addresses(), "out"), (NETWORK, "", self.addresses(), "in")];
-        let mut blocked = Vec::new();
+        let mut attempts = Vec::new();
         for (from, to, addresses, way) in ways {
             for address in addresses {
-                if !self.host.pings(from, &address.to_string()) {
-                    blocked.push(format!("ping {way} to {address}"));
-                }
-                if !self.host.tcp(from, to, SocketAddr::new(address, port)) {
-                    blocked.push(format!("tcp {way} to {address}"));
+                for tcp in [false, true] {
+                    let name = format!("{} {way} to {address}", if tcp { "tcp" } else { "ping" });
+                    attempts.push(Attempt { name, tcp, from, to, address });
                 }
             }
         }
-        blocked
+        attempts
     }
+
+    /// Waits until everything passes but these, which are tried once. TCP goes to this port.
+    ///
+    /// # Panics
+    /// When something else does not pass for too long, or one of these does.
+    pub fn passes_all_but(&self, port: u16, blocked: &[String]) {
+        for attempt in self.attempts() {
+            let try_it = || match attempt.tcp {
+                true => self.host.tcp(attempt.from, attempt.to, SocketAddr::new(attempt.address, port)),
+                false => self.host.pings(attempt.from, &attempt.address.to_string()),
+            };
+            if blocked.contains(&attempt.name) {
+                assert!(!try_it(), "{} passes", attempt.name);
+            } else {
+                super::eventually(&attempt.name, try_it);
+            }
+        }
+    }
+}
+
+struct Attempt {
+    name: String,
+    tcp: bool,
+    from: &'static str,
+    to: &'static str,
+    address: IpAddr,
 }
 
 /// `ETHTOOL_STXCSUM` of 0: a veth leaves checksums to its peer, which the user space datapath does not know.
@@ -266,7 +294,7 @@ fn send(socket: &UdpSocket, address: SocketAddr, stop: &AtomicBool, count: &Atom
         listen(Instant::now() + Probes::INTERVAL, &|_| false);
     }
     let all = usize::try_from(sent).expect("not so many");
-    listen(Instant::now() + Duration::from_secs(2), &|answered| answered == all);
+    listen(Instant::now() + UNDER_WAY, &|answered| answered == all);
     let (mut longest, mut row) = (0, 0);
     for number in 0..sent {
         row = if answered.contains(&number) { 0 } else { row + 1 };

@@ -63,7 +63,7 @@ impl Ovs<'_> {
         let mut command = self.program("ovs-vswitchd");
         command.arg(format!("unix:{RUN}/db.sock"));
         self.switch = Some(command.spawn().expect("nsenter starts"));
-        eventually("the switch works", || self.host.try_run(&format!("ovs-appctl --timeout=5 -t {RUN}/ovs-vswitchd.ctl version")).is_ok());
+        eventually("the switch works", || self.host.try_run(&format!("ovs-appctl --timeout=10 -t {RUN}/ovs-vswitchd.ctl version")).is_ok());
     }
 
     /// Kills the database server.
@@ -96,7 +96,7 @@ impl Ovs<'_> {
 
     /// Runs `ovs-vsctl` with these words and returns what it prints.
     pub fn vsctl(&self, line: &str) -> String {
-        self.host.run(&format!("ovs-vsctl --timeout=20 {line}")).trim().to_owned()
+        self.host.run(&format!("ovs-vsctl --timeout=60 {line}")).trim().to_owned()
     }
 
     /// One column of one row, as `ovs-vsctl` reads it.
@@ -106,7 +106,7 @@ impl Ovs<'_> {
 
     /// All rows of a table as JSON objects by column, read by `ovsdb-client`.
     pub fn rows(&self, table: &str) -> Vec<Value> {
-        let text = self.host.run(&format!("ovsdb-client --timeout=20 -f json dump Open_vSwitch {table}"));
+        let text = self.host.run(&format!("ovsdb-client --timeout=60 -f json dump Open_vSwitch {table}"));
         let dump: Value = serde_json::from_str(&text).expect("JSON");
         let texts = |value: &Value| value.as_array().expect("a list").clone();
         let names: Vec<String> = texts(&dump["headings"]).iter().map(|name| name.as_str().expect("a text").to_owned()).collect();
@@ -115,7 +115,7 @@ impl Ovs<'_> {
 
     /// Runs `ovs-ofctl` with these words and returns what it prints.
     pub fn ofctl(&self, line: &str) -> String {
-        self.host.run(&format!("ovs-ofctl --timeout=20 -O OpenFlow15 {line}"))
+        self.host.run(&format!("ovs-ofctl --timeout=60 -O OpenFlow15 {line}"))
     }
 
     /// Makes a bridge on the user space datapath.
