@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::{Value, json};
-use support::wish::with;
+use support::wish::{tap, with};
 use support::{Agent, Canaries, Host, eventually, eventually_eq, the_pair, veth};
 
 /// veth1 somewhere, its peer veth2 in `blue`.
@@ -288,4 +288,22 @@ fn references_are_listed() {
     let red = listed.as_array().and_then(|all| all.iter().find(|entry| entry["reference"] == "red").cloned()).expect("red is listed");
     assert_eq!((&red["kind"], &red["state"]), (&json!("NAMED"), &json!("BOUND")));
     assert_eq!(red["inode"], support::host::inode(&host.netns_file("red")));
+}
+
+/// Two ways lead to one namespace, and the one that the agent learned first ends: the other one still leads there.
+#[test]
+fn one_of_two_ways_ends() {
+    let host = Host::with_netns(&["red"]);
+    let agent = host.start_agent();
+    let named = tap("named", "red", json!({}), json!({"mtu": 1400}));
+    let process = host.process_in("red");
+    agent.apply([&tap("numbered", "", json!({}), json!({"namespace": {"type": "PID_REF_NS", "pid": process.pid()}}))]);
+    agent.apply([&named]);
+    agent.wait_configured(&["named", "numbered"]);
+    assert_eq!(host.link_names("red"), ["named", "numbered"]);
+    drop(process);
+    agent.wait_for("numbered", "PENDING", "NAMESPACE_MISSING");
+    eventually_eq("what nobody wishes there is gone", &vec!["named".to_owned()], || host.link_names("red"));
+    agent.apply([&with(&named, json!({"mtu": 1300}))]);
+    assert_eq!(host.link("red", "named").map(|link| link.mtu), Some(1300));
 }

@@ -91,6 +91,7 @@ impl Configurator {
             }
             NetnsEvent::Bound { slot, .. } | NetnsEvent::Unbound { slot, .. } | NetnsEvent::Refused { slot, .. } => {
                 let slot = slot.clone();
+                let before = self.places.bound(&slot).map(|netns| netns.id);
                 let moved = self.places.resolve(&event, now.wall);
                 if !moved.changed {
                     return;
@@ -102,6 +103,9 @@ impl Configurator {
                 if let Some(left) = moved.left {
                     self.forget(left);
                 }
+                if let Some(before) = before {
+                    self.reach_by_another(before);
+                }
                 let keys: Vec<Key> = self.desired.at_slot(&slot).cloned().collect();
                 for key in keys {
                     self.touch_relations(&key);
@@ -109,6 +113,13 @@ impl Configurator {
                 self.todo.slots.insert(slot);
                 self.todo.bindings = true;
             }
+        }
+    }
+
+    /// A reference does not lead to this namespace any more, and the way by it may have ended; where others lead there, one of theirs is used.
+    pub(super) fn reach_by_another(&mut self, id: NetnsId) {
+        if let Some(netns) = self.places.leading_to(id).find_map(|slot| self.places.bound(slot)) {
+            self.parts.kernel.attach(netns);
         }
     }
 

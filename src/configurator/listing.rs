@@ -227,7 +227,11 @@ impl Configurator {
         let Some(slot) = slot else { return };
         if self.desired.slot_users(&slot) == 0 {
             self.parts.tracker.unwatch(&slot);
+            let before = self.places.bound(&slot).map(|netns| netns.id);
             self.todo.release.extend(self.places.drop_slot(&slot));
+            if let Some(before) = before {
+                self.reach_by_another(before);
+            }
             self.todo.bindings = true;
         }
         self.todo.slots.insert(slot);
