@@ -107,8 +107,7 @@ fn main() {
     if wanted("churn") {
         churn::measure(&mut report, scale.churn.0, scale.churn.1);
     }
-    // To be asked for until the agent makes them.
-    if after("--only").any(|only| only == "taps") {
+    if wanted("taps") {
         let size = Size { pairs: scale.taps, spaces: 10, link_locals: true };
         taps::measure(&mut report, size, scale.taps, scale.churn.1);
     }
