@@ -6,8 +6,8 @@ use crate::bed::{self, note};
 use crate::report::Report;
 use crate::support::Agent;
 
-/// How long an idle agent is looked at: it looks at each namespace every 30 s by itself.
-const IDLE: Duration = Duration::from_secs(35);
+/// How long idle agents are looked at: they look at each namespace once a minute.
+const IDLE: Duration = Duration::from_secs(65);
 
 /// What was found.
 #[derive(Default)]
@@ -21,13 +21,16 @@ impl Memory {
         self.0.push((what.to_owned(), bed::memory(agent.pid(), "VmRSS") as f64 / f64::from(1 << 20), "MiB"));
     }
 
-    /// Looks on while nothing happens.
-    pub fn idle(&mut self, agent: &Agent<'_>, interfaces: usize) {
-        note(&format!("idle with {interfaces} interfaces"));
-        let before = bed::processor_time(agent.pid());
+    /// Looks on while nothing happens; agents with the numbers of their interfaces.
+    pub fn idle(&mut self, agents: &[(&Agent<'_>, usize)]) {
+        note(&format!("idle for {} s", IDLE.as_secs()));
+        let used = || -> Vec<Duration> { agents.iter().map(|(agent, _)| bed::processor_time(agent.pid())).collect() };
+        let before = used();
         std::thread::sleep(IDLE);
-        let used = bed::processor_time(agent.pid()).saturating_sub(before);
-        self.0.push((format!("idle, {interfaces} interfaces"), used.as_secs_f64() / IDLE.as_secs_f64() * 100.0, "%"));
+        for (((_, interfaces), before), now) in agents.iter().zip(before).zip(used()) {
+            let share = now.saturating_sub(before).as_secs_f64() / IDLE.as_secs_f64();
+            self.0.push((format!("idle, {interfaces} interfaces"), share * 100.0, "%"));
+        }
     }
 
     /// Tells it.

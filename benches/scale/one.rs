@@ -52,8 +52,7 @@ pub fn measure(report: &mut Report, pairs: usize, changes: usize) {
         grow(bed, &mut memory);
     }
     let [few, many] = &beds;
-    memory.idle(&few.run.agent, 2 * FEW_PAIRS);
-    memory.idle(&many.run.agent, 2 * pairs);
+    memory.idle(&[(&few.run.agent, 2 * FEW_PAIRS), (&many.run.agent, 2 * pairs)]);
     if changes > 0 {
         note("single changes, by turns");
         let [few_took, many_took] = by_turns(&beds, changes);
