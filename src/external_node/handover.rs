@@ -4,6 +4,7 @@
 //! blocks; it belongs on a thread of its own.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace
 use crate::external_node::selection::Candidate;
 use crate::external_node::suitability::uplink_name;
 use crate::linux::KernelError;
-use crate::linux::nic::NicKernel;
+use crate::linux::nic::{Caretakers, NicKernel};
 use crate::model::nic::{NicConfig, NicLink, difference};
 use crate::model::{Datapath, HostIfName, MacAddr};
 use crate::ovs::{Failing, NewPair, Notes, OfPort, OvsError, PairView, Switch};
@@ -33,11 +34,11 @@ const IFF_LOWER_UP: u32 = 0x1_0000;
 
 /// The flows between the two ports of one NIC.
 pub trait PairFlows: Send + Sync + 'static {
-    /// Whether they stand, for ports of these numbers (host, uplink).
+    /// Whether they stand, for ports of these numbers (host, uplink); without ports, whether any are left.
     ///
     /// # Errors
     /// A sentence, when the switch cannot be asked.
-    fn stand(&self, nic: &str, ports: (OfPort, OfPort)) -> Result<bool, String>;
+    fn stand(&self, nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, String>;
     /// Installs them in place of those that stand.
     ///
     /// # Errors
@@ -213,12 +214,12 @@ impl Handover {
         };
         let port = holder.as_ref().filter(|_| held == NameHolder::Port);
         let (on_nic, on_port) = self.shares(journal.as_ref(), nic.as_ref(), port, place)?;
-        let flows = pair.as_ref().and_then(PairView::numbers).is_some_and(|ports| self.flows.stand(name, ports).unwrap_or(false));
+        let flows = rows != Rows::Unknown && self.flows.stand(name, pair.as_ref().and_then(PairView::numbers)).unwrap_or(false);
         let guard = match &nic {
             Some(nic) => self.kernel.is_guarded(nic)?,
             None => false,
         };
-        let guard_needed = journal.as_ref().map_or(self.settings.datapath == Datapath::Netdev, |journal| journal.guard);
+        let guard_needed = journal.as_ref().map_or_else(|| self.only_listens(), |journal| journal.guard);
         let journal_state = match journal.as_ref().map(|journal| journal.intent) {
             None => JournalState::None,
             Some(Intent::Attaching) => JournalState::Attaching,
@@ -230,6 +231,12 @@ impl Handover {
         let observation =
             Observation { nic: place, holder: held, on_nic, on_port, rows, flows, guard, guard_needed, journal: journal_state };
         Ok(Seen { observation, nic, holder, pair, journal })
+    }
+
+    /// Whether the bridge only listens to its uplinks: that of a bridge that is there counts, not what one would be made with.
+    fn only_listens(&self) -> bool {
+        let bridge = self.switch.read().ok().and_then(|view| view.bridge);
+        bridge.map_or(self.settings.datapath == Datapath::Netdev, |bridge| bridge.datapath == Datapath::Netdev.as_str())
     }
 
     fn rows(&self, name: &str, journal: Option<&Journal>, nic: Option<&NicLink>, holder: Option<&NicLink>) -> (Rows, Option<PairView>) {
@@ -341,7 +348,7 @@ impl Handover {
             namespace: purpose.namespace.clone(),
             confirmed: false,
             confirm_until: config.taken_at.saturating_add(self.settings.confirm_within.as_secs()),
-            guard: self.settings.datapath == Datapath::Netdev,
+            guard: self.only_listens(),
             nic: NicLink { name: name.to_owned(), ..nic.clone() },
             config,
         })?;
@@ -388,6 +395,8 @@ impl Handover {
     /// The database may be ahead of the kernel, or speak of a time before the switch died.
     fn port_is_up_to_date(&mut self, name: &str, mac: MacAddr) -> Result<(), HandoverError> {
         self.switch.wait_followed(PORTS_WITHIN)?;
+        // It has just answered.
+        self.switch_alive.store(true, Ordering::Relaxed);
         let links = self.kernel.links()?;
         match links.iter().find(|link| link.name == name) {
             Some(port) if port.mac() == Some(mac) => Ok(()),
@@ -415,6 +424,30 @@ impl Handover {
         }
         self.switch.write_notes(name, &purpose.notes)?;
         Ok(self.journals.write(&Journal { intent: Intent::Attached, ..journal })?)
+    }
+
+    /// Own names of the NICs of which the database has ports of ours; none while it cannot be read.
+    #[must_use]
+    pub fn known_pairs(&self) -> Vec<String> {
+        self.switch.read().map(|view| view.pairs.into_keys().collect()).unwrap_or_default()
+    }
+
+    /// Replaces what is remembered beside a NIC's ports.
+    ///
+    /// # Errors
+    /// What Open vSwitch says.
+    pub fn write_notes(&mut self, nic: &str, notes: &Notes) -> Result<(), HandoverError> {
+        Ok(self.switch.write_notes(nic, notes)?)
+    }
+
+    /// Who looks after a NIC, and which of its routes DHCP clients made.
+    ///
+    /// # Errors
+    /// When the kernel cannot be read.
+    pub fn caretakers(&mut self, link: &NicLink, run: &Path) -> Result<(Caretakers, Vec<String>), HandoverError> {
+        let found = self.kernel.caretakers(link, run)?;
+        let routes = self.kernel.read(link)?.routes;
+        Ok((found, routes.iter().filter(|route| route.is_dhcp()).map(ToString::to_string).collect()))
     }
 
     /// All NICs that a wish can mean. One behind the bridge is shown under its own name, with the host's addresses.

@@ -16,6 +16,7 @@ pub mod tracker;
 mod worker;
 
 pub use process::boot_id;
+pub use resolve::own_netns;
 pub use search::Remembered;
 pub use tracker::{StartError, Tracker, TrackerOptions};
 

@@ -82,11 +82,8 @@ impl Resolver {
     /// # Errors
     /// What was attempted, and why it failed.
     pub fn new(folder: PathBuf, runtime_dirs: Vec<PathBuf>, roots: Vec<PathBuf>, bindings: Bindings) -> io::Result<Self> {
-        let own_file = OwnedFd::from(std::fs::File::open("/proc/thread-self/ns/net")?);
-        let id = own_cookie()?;
-        let quick_ids = sys::namespace_id(own_file.as_fd()).is_ok_and(|number| number == id.0.get());
-        let inode = fstat(&own_file)?.st_ino;
-        let own = NetnsHandle { id, inode, own: true, opener: Arc::new(OwnNetns(own_file)) };
+        let own = own_netns()?;
+        let quick_ids = sys::namespace_id(own.opener.open()?.as_fd()).is_ok_and(|number| number == own.id.0.get());
         Ok(Self { own, folder, runtime_dirs, roots, bindings, boot: process::boot_id()?, quick_ids })
     }
 
@@ -207,6 +204,16 @@ impl Resolver {
 }
 
 /// The agent's own namespace lives as long as the agent, so its file may stay open.
+/// The calling thread's namespace.
+///
+/// # Errors
+/// What the system says.
+pub fn own_netns() -> io::Result<NetnsHandle> {
+    let file = OwnedFd::from(std::fs::File::open("/proc/thread-self/ns/net")?);
+    let inode = fstat(&file)?.st_ino;
+    Ok(NetnsHandle { id: own_cookie()?, inode, own: true, opener: Arc::new(OwnNetns(file)) })
+}
+
 struct OwnNetns(OwnedFd);
 
 impl OpenNetns for OwnNetns {

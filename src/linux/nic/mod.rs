@@ -5,15 +5,18 @@
 
 mod guard;
 mod links;
+mod managers;
 mod read;
 mod rename;
 mod sysctl;
 mod write;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 
+pub use managers::Caretakers;
 pub use rename::Renaming;
 
 use crate::linux::KernelError;
@@ -57,6 +60,21 @@ impl NicKernel {
     /// What the kernel says.
     pub fn links(&mut self) -> Result<Vec<NicLink>, KernelError> {
         self.socket().and_then(links::all).map_err(|failure| failure.attempting("read the links"))
+    }
+
+    /// Who looks after a NIC's addresses. `run` is where programs keep their state, `/run` but in tests.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn caretakers(&mut self, link: &NicLink, run: &Path) -> Result<Caretakers, KernelError> {
+        let found = sysctl::inside(self, || Ok(managers::caretakers(link, run)));
+        found.map_err(|failure| failure.attempting(format!("find out who looks after {}", link.name)))
+    }
+
+    /// Seconds since boot, by the clock that goes on in sleep.
+    #[must_use]
+    pub fn uptime() -> u64 {
+        read::uptime()
     }
 
     /// A link's whole configuration.

@@ -1,0 +1,116 @@
+//! Everything that wakes the controller, in one place: taken as a whole, handed over without waiting.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::ovs::{OvsEvent, OvsSink};
+use crate::store::StoreEvent;
+
+/// What has come in.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Events of the store about nodes, in order.
+    pub store: Vec<StoreEvent>,
+    /// The kernel told of a change of links, addresses or routes.
+    pub kernel: bool,
+    /// Open vSwitch told of a change.
+    pub switch: bool,
+    /// The store was heard of, or removals are held back or not any more.
+    pub store_health: bool,
+    /// Nodes whose attachment is confirmed by hand.
+    pub confirm: BTreeSet<String>,
+    /// Nodes that are to be given back until their wish changes.
+    pub roll_back: BTreeSet<String>,
+    /// The agent stops.
+    pub stop: bool,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        let told = self.kernel || self.switch || self.store_health || self.stop;
+        !told && self.store.is_empty() && self.confirm.is_empty() && self.roll_back.is_empty()
+    }
+}
+
+/// The shared end.
+#[derive(Debug, Default)]
+pub struct NodeInbox {
+    waiting: Mutex<Batch>,
+    filled: Condvar,
+}
+
+impl NodeInbox {
+    /// An empty inbox.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Batch> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Batch)) {
+        change(&mut self.lock());
+        self.filled.notify_one();
+    }
+
+    /// Hands over events of the store. Few keys are nodes, so this never waits.
+    pub fn store_events(&self, events: Vec<StoreEvent>) {
+        self.change(|batch| batch.store.extend(events));
+    }
+
+    /// The kernel told of a change in the agent's own namespace.
+    pub fn kernel_changed(&self) {
+        self.change(|batch| batch.kernel = true);
+    }
+
+    /// The store was heard of, or what it may remove has changed.
+    pub fn store_heard(&self) {
+        self.change(|batch| batch.store_health = true);
+    }
+
+    /// Confirms by hand what a node has attached.
+    pub fn confirm(&self, node: &str) {
+        self.change(|batch| {
+            batch.confirm.insert(node.to_owned());
+        });
+    }
+
+    /// Gives back what a node has attached, until its wish changes.
+    pub fn roll_back(&self, node: &str) {
+        self.change(|batch| {
+            batch.roll_back.insert(node.to_owned());
+        });
+    }
+
+    /// Ends the controller's loop, after the step in hand.
+    pub fn stop(&self) {
+        self.change(|batch| batch.stop = true);
+    }
+
+    /// Takes everything; waits for something to come in, or until the deadline.
+    #[must_use]
+    pub fn take(&self, deadline: Instant) -> Batch {
+        let mut waiting = self.lock();
+        while waiting.is_empty() {
+            let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) else { break };
+            waiting = self.filled.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        std::mem::take(&mut *waiting)
+    }
+
+    /// Whether the agent is to stop; looked at between steps.
+    #[must_use]
+    pub fn stopping(&self) -> bool {
+        self.lock().stop
+    }
+}
+
+impl OvsSink for NodeInbox {
+    fn tell(&self, event: OvsEvent) {
+        tracing::debug!(?event, "Open vSwitch");
+        self.change(|batch| batch.switch = true);
+    }
+}

@@ -1,0 +1,220 @@
+//! The store's wishes for nodes, and which NICs ours means.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::external_node::handover::{Handover, HandoverError, Purpose};
+use crate::external_node::selection::{Candidate, SelectionError, select};
+use crate::external_node::stand_by::run_dir;
+use crate::external_node::suitability::{Examined, Manager, examine, leases};
+use crate::model::key::NODE_CONFIG_PREFIX;
+use crate::model::nic::NicLink;
+use crate::model::{DecodedNode, EntityName, InterfaceName, NicSelector, NodeSpec, Reason, State, decode_node};
+use crate::ovs::Notes;
+use crate::store::{StoreEvent, Versioned};
+
+/// A value of the store.
+pub(super) struct Wish {
+    pub(super) decoded: DecodedNode,
+    pub(super) revision: i64,
+}
+
+/// An interface of the wish that led to a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chosen {
+    pub(super) selector: NicSelector,
+    pub(super) entity: EntityName,
+}
+
+/// Why an interface of the wish leads to no NIC that may be touched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unclear {
+    pub(super) state: State,
+    pub(super) reason: Reason,
+    pub(super) message: String,
+}
+
+/// Everything that the store wishes of nodes.
+pub(super) struct Wishes {
+    name: InterfaceName,
+    namespace: InterfaceName,
+    all: BTreeMap<String, Wish>,
+    staging: Option<BTreeMap<String, Wish>>,
+    listed: bool,
+    unclear: Vec<Unclear>,
+}
+
+impl Wishes {
+    pub(super) fn new(name: InterfaceName, namespace: InterfaceName) -> Self {
+        Self { name, namespace, all: BTreeMap::new(), staging: None, listed: false, unclear: Vec::new() }
+    }
+
+    /// Takes events; whether anything may have changed.
+    pub(super) fn take(&mut self, events: Vec<StoreEvent>) -> bool {
+        let mut changed = false;
+        for event in events {
+            match event {
+                StoreEvent::Init => self.staging = Some(BTreeMap::new()),
+                StoreEvent::InitApply(key, value) => {
+                    if let (Some(staging), Some(last)) = (&mut self.staging, key.strip_prefix(NODE_CONFIG_PREFIX)) {
+                        staging.insert(last.to_owned(), read(last, &value));
+                    }
+                }
+                StoreEvent::InitDone(_) => {
+                    if let Some(listing) = self.staging.take() {
+                        let revisions =
+                            |all: &BTreeMap<String, Wish>| all.iter().map(|(key, w)| (key.clone(), w.revision)).collect::<Vec<_>>();
+                        changed |= !self.listed || revisions(&self.all) != revisions(&listing);
+                        (self.all, self.listed) = (listing, true);
+                    }
+                }
+                StoreEvent::Apply(key, value) => {
+                    if let Some(last) = key.strip_prefix(NODE_CONFIG_PREFIX) {
+                        self.all.insert(last.to_owned(), read(last, &value));
+                        changed = true;
+                    }
+                }
+                StoreEvent::Delete(key, _) => {
+                    changed |= key.strip_prefix(NODE_CONFIG_PREFIX).is_some_and(|last| self.all.remove(last).is_some())
+                }
+            }
+        }
+        changed
+    }
+
+    pub(super) fn are_listed(&self) -> bool {
+        self.listed
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Wish)> {
+        self.all.iter()
+    }
+
+    pub(super) fn unclear(&self) -> &[Unclear] {
+        &self.unclear
+    }
+
+    /// Whether a key is that of this host.
+    pub(super) fn is_ours(&self) -> impl Fn(&str) -> bool + use<> {
+        let name = self.name.clone();
+        move |key| key == name.as_str()
+    }
+
+    /// Whether a spec is for this host: name and Kubernetes namespace are ours.
+    pub(super) fn is_for_us(&self, spec: &NodeSpec) -> bool {
+        spec.name == self.name && spec.namespace == self.namespace
+    }
+
+    /// Who we are, for messages.
+    pub(super) fn identity(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Our node's wish, if there is a valid one.
+    pub(super) fn spec(&self) -> Option<&NodeSpec> {
+        let wish = self.all.get(self.name.as_str())?;
+        wish.decoded.spec.as_ref().ok().filter(|spec| self.is_for_us(spec))
+    }
+
+    /// Whether the wish leaves open what shall be: it is invalid, or leads to NICs that are not there or may not be touched.
+    pub(super) fn is_unclear(&self) -> bool {
+        let invalid = self.all.get(self.name.as_str()).is_some_and(|wish| wish.decoded.spec.is_err());
+        invalid || !self.unclear.is_empty()
+    }
+
+    pub(super) fn still_wants(&self, chosen: &Chosen) -> bool {
+        self.spec().is_some_and(|spec| spec.interfaces.contains(&chosen.selector))
+    }
+
+    /// The NICs that our node's wish means, by their own names; `None` as long as the wishes are not known.
+    pub(super) fn choose(&mut self, handover: &mut Handover, allow_managed: bool) -> Option<BTreeMap<String, Chosen>> {
+        if !self.listed {
+            return None;
+        }
+        let Some(spec) = self.spec().cloned() else {
+            self.unclear.clear();
+            return Some(BTreeMap::new());
+        };
+        let mut unclear = Vec::new();
+        let mut chosen = BTreeMap::new();
+        match handover.candidates() {
+            Err(error) => unclear.push(Unclear { state: State::Retrying, reason: Reason::KernelRefused, message: error.to_string() }),
+            Ok((candidates, links)) => {
+                for selector in &spec.interfaces {
+                    match one(selector, &candidates, &links, handover, allow_managed) {
+                        Ok(name) => {
+                            let entity = spec.entity(selector);
+                            if chosen.insert(name.clone(), Chosen { selector: selector.clone(), entity }).is_some() {
+                                let message = format!("two interfaces of the node lead to {name}; each NIC is chosen once");
+                                unclear.push(Unclear { state: State::Failed, reason: Reason::NicUnsuitable, message });
+                            }
+                        }
+                        Err(why) => unclear.push(why),
+                    }
+                }
+            }
+        }
+        self.unclear = unclear;
+        Some(chosen)
+    }
+
+    /// For whom a NIC is attached.
+    pub(super) fn purpose(&self, nic: &str, chosen: Option<&Chosen>) -> Purpose {
+        let entity = chosen.map(|chosen| format!("{}/{}", self.namespace, chosen.entity));
+        let ips = chosen.map(|chosen| chosen.selector.ips.clone()).unwrap_or_default();
+        let notes = Notes { phase: None, orig_name: Some(nic.to_owned()), entity, ips };
+        Purpose { node: self.name.to_string(), namespace: self.namespace.to_string(), notes }
+    }
+
+    /// Names of all keys, for who looks for what nobody answers for.
+    pub(super) fn keys(&self) -> BTreeSet<String> {
+        self.all.keys().cloned().collect()
+    }
+}
+
+fn read(last: &str, value: &Versioned) -> Wish {
+    Wish { decoded: decode_node(last, &value.value), revision: value.mod_revision }
+}
+
+/// The own name of the NIC that a selector means. One that stands behind the bridge already is not examined again.
+fn one(
+    selector: &NicSelector,
+    candidates: &[Candidate],
+    links: &[NicLink],
+    handover: &mut Handover,
+    allow_managed: bool,
+) -> Result<String, Unclear> {
+    let nic = select(selector, candidates).map_err(|error| {
+        let message = format!("{selector}: {error}");
+        match error {
+            SelectionError::Missing { .. } => Unclear { state: State::Pending, reason: Reason::LinkMissing, message },
+            SelectionError::Several(_) | SelectionError::Contradiction(_) => {
+                Unclear { state: State::Failed, reason: Reason::NicUnsuitable, message }
+            }
+        }
+    })?;
+    let name = nic.link.name.clone();
+    if handover.journals().path(&name).exists() || handover.known_pairs().contains(&name) {
+        return Ok(name);
+    }
+    let refused = |message: String| Unclear { state: State::Failed, reason: Reason::NicUnsuitable, message };
+    let managers = managers(nic, handover, run_dir()).map_err(|error| refused(format!("{name}: {error}")))?;
+    match examine(&Examined { nic, links, managers: &managers, allow_managed }) {
+        Ok(_uplink) => Ok(name),
+        Err(reasons) => {
+            let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+            Err(refused(format!("{name} is not touched: {}", reasons.join("; "))))
+        }
+    }
+}
+
+fn managers(nic: &Candidate, handover: &mut Handover, run: &Path) -> Result<Vec<Manager>, HandoverError> {
+    let (found, dhcp_routes) = handover.caretakers(&nic.link, run)?;
+    let mut managers = leases(&nic.addresses);
+    managers.extend(found.networkd.then_some(Manager::Networkd));
+    managers.extend(found.network_manager.then_some(Manager::NetworkManager));
+    managers.extend(found.dhcp_clients.into_iter().map(Manager::DhcpClient));
+    managers.extend(dhcp_routes.into_iter().map(Manager::DhcpRoute));
+    managers.sort();
+    Ok(managers)
+}
