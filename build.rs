@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "ligato/linux/interfaces.proto",
     "ligato/vpp/interfaces.proto",
     "external/v1/node.proto",
     "vnfagent/v1/status.proto",
     "vnfagent/v1/config.proto",
+    "vnfagent/v1/node.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,7 @@
 //! Wiring and shutdown: the only file that names every concrete type.
 
+mod node;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ use crate::configurator::inbox::Inbox;
 use crate::configurator::plan::Settings;
 use crate::configurator::published::{Published, Requests};
 use crate::configurator::{Configurator, Parts, task};
+use crate::external_node::controller::inbox::NodeInbox;
+use crate::external_node::controller::published::PublishedNodes;
 use crate::linux::{LinuxKernel, netns_thread};
 use crate::model::Owner;
 use crate::namespace::docker::{Follower, RuntimeHealth, Timing, endpoint};
@@ -26,6 +30,8 @@ use crate::store::embedded::EmbeddedStore;
 use crate::store::etcd::{EtcdOptions, EtcdStore};
 use crate::store::status_writer::{self, StatusHandle};
 use crate::store::{ConfigStore, StoreHealth};
+
+pub use node::stand_by;
 
 /// How long the step in hand may take at the end.
 const LAST_STEP: Duration = Duration::from_secs(5);
@@ -45,13 +51,17 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     }
     let own = netns_thread::own_cookie().context("learn which network namespace this is (Linux 5.14 or later is needed)")?;
     let state_dir = StateDir::open(&config.state_dir, &config.label, own)?;
-    let inbox = Inbox::new();
+    let (inbox, nodes) = (Inbox::new(), NodeInbox::new());
     let published = Arc::new(Published::default());
     let tracker = Tracker::start(tracker_options(&config, &state_dir), inbox.clone())?;
-    let configurator = configurator(&config, &state_dir, &tracker, &inbox, &published)?;
+    let links = node::LinkSplit { interfaces: inbox.clone(), nodes: nodes.clone(), own };
+    let configurator = configurator(&config, &state_dir, &tracker, Arc::new(links), &published)?;
     tracker.search();
     let stop = CancellationToken::new();
-    let store = open_store(&config, &inbox, &stop)?;
+    let split = Arc::new(node::StoreSplit { interfaces: inbox.clone(), nodes: nodes.clone() });
+    let store = open_store(&config, &split, &stop)?;
+    let external = api::Nodes { published: Arc::new(PublishedNodes::default()), inbox: nodes.clone() };
+    let handing_over = node::start(node_setup(&config, &tracker, &store, &published, &external), nodes.clone())?;
     let publishing = store.statuses.as_ref().map(StatusHandle::problem);
     let (docker, following) = follow_containers(&config, &tracker, &stop);
     let requests = Arc::new(AgentRequests { inbox: inbox.clone(), relist: store.relist.clone() });
@@ -60,13 +70,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         published,
         store.config.clone(),
         requests,
-        api::Surroundings { store: store.health.clone(), publishing: store.publishing, docker },
+        api::Surroundings { store: store.health.clone(), publishing: store.publishing.clone(), docker, nodes: external.clone() },
         stop.clone(),
     );
     let options = ApiOptions { socket: config.socket.clone(), grpc: config.grpc.clone(), http_listen: config.http_listen };
     let serving = api::serve(options, context.clone()).await?;
     let configuring = task::spawn(Arc::new(Mutex::new(configurator)), inbox.clone()).context("start the configurator's thread")?;
-    let mut feed = store.statuses.map(|statuses| tokio::spawn(status_feed::run(statuses, context)));
+    let mut feed = store.statuses.map(|statuses| tokio::spawn(status_feed::run(statuses, context, external.published)));
     tracing::info!(label = %config.label, store = store.health.borrow().kind, version = env!("CARGO_PKG_VERSION"), "started");
 
     let (cause, outcome) = tokio::select! {
@@ -78,16 +88,39 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tracing::info!(cause, "stopping; the kernel is left as it is");
     let feed = feed.filter(|feed| !feed.is_finished());
     inbox.stop();
+    nodes.stop();
     stop.cancel();
-    let _ = tokio::time::timeout(LAST_STEP, configuring).await;
+    let last_steps = async { tokio::join!(configuring, handing_over) };
+    let _ = tokio::time::timeout(LAST_STEP, last_steps).await;
     serving.stopped().await;
+    end_feed(feed).await;
+    outcome
+}
+
+/// Removes the statuses from the store.
+async fn end_feed(feed: Option<tokio::task::JoinHandle<StatusHandle>>) {
     if let Some(Ok(statuses)) = match feed {
         Some(feed) => Some(feed.await),
         None => None,
     } {
         statuses.shutdown().await;
     }
-    outcome
+}
+
+fn node_setup(
+    config: &Config,
+    tracker: &Arc<Tracker>,
+    store: &OpenStore,
+    published: &Arc<Published>,
+    external: &api::Nodes,
+) -> node::NodeSetup {
+    node::NodeSetup {
+        config: config.clone(),
+        own: tracker.own(),
+        store: store.health.clone(),
+        interfaces: published.clone(),
+        published: external.published.clone(),
+    }
 }
 
 /// Each namespace in use may need a descriptor for a while; what the administrator allows at most is asked for.
@@ -129,10 +162,10 @@ fn configurator(
     config: &Config,
     state_dir: &StateDir,
     tracker: &Arc<Tracker>,
-    inbox: &Arc<Inbox>,
+    links: Arc<node::LinkSplit>,
     published: &Arc<Published>,
 ) -> anyhow::Result<Configurator> {
-    let kernel = LinuxKernel::new(tracker.own(), inbox.clone()).context("talk to the kernel")?;
+    let kernel = LinuxKernel::new(tracker.own(), links).context("talk to the kernel")?;
     Ok(Configurator::new(Parts {
         owner: Owner::new(config.label.clone()),
         settings: Settings {
@@ -186,7 +219,7 @@ struct OpenStore {
     publishing: watch::Receiver<Option<String>>,
 }
 
-fn open_store(config: &Config, inbox: &Arc<Inbox>, stop: &CancellationToken) -> anyhow::Result<OpenStore> {
+fn open_store(config: &Config, inbox: &Arc<node::StoreSplit>, stop: &CancellationToken) -> anyhow::Result<OpenStore> {
     let relist = Arc::new(Notify::new());
     let kind = if config.etcd.is_some() { "etcd" } else { "embedded" };
     let (sender, health) = watch::channel(StoreHealth::starting(kind));

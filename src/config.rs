@@ -166,6 +166,8 @@ pub struct NodeConfig {
     pub name: String,
     /// Its Kubernetes namespace.
     pub namespace: String,
+    /// Whether NICs may be taken from DHCP clients and network managers.
+    pub allow_managed: bool,
     /// Traffic that no policy may stop.
     pub bypass_rules: Vec<BypassRule>,
     /// Rules for such traffic that say something impossible; the others are used all the same.
@@ -346,6 +348,7 @@ impl Reader {
         let confirm_timeout = self.get("node-confirm-timeout", values::duration);
         let name = if self.is_set("node-name") { self.get("node-name", values::object_name) } else { label.map(ToString::to_string) };
         let namespace = self.get("node-namespace", values::object_name);
+        let allow_managed = self.get("node-managed-nic", |t| values::word(t, &[("refuse", false), ("allow", true)]));
         let (mut bypass_rules, mut refused_rules) = (Vec::new(), Vec::new());
         for (index, table) in std::mem::take(&mut self.resolved.rules).iter().enumerate() {
             match values::bypass_rule(table) {
@@ -358,7 +361,8 @@ impl Reader {
                 }
             }
         }
-        Some(NodeConfig { confirm_timeout: confirm_timeout?, name: name?, namespace: namespace?, bypass_rules, refused_rules })
+        let (confirm_timeout, name, namespace, allow_managed) = (confirm_timeout?, name?, namespace?, allow_managed?);
+        Some(NodeConfig { confirm_timeout, name, namespace, allow_managed, bypass_rules, refused_rules })
     }
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use vnf_agent::config::Config;
+use vnf_agent::external_node::stand_by;
 use vnf_agent::{agent, panics, telemetry};
 
 /// How long the last lines of the log may take to be written.
@@ -11,6 +12,10 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 #[allow(clippy::print_stderr, reason = "before the log stands, and after it is gone")]
 fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(order) = stand_by::order_of(&arguments) {
+        return stand_by(order);
+    }
     let config = match Config::load() {
         Ok(config) => config,
         // Help and version go to standard output, errors to standard error.
@@ -48,6 +53,23 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vnf-agent: {}", sentence(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The process that gives a NIC back if the agent does not confirm that it works.
+#[allow(clippy::print_stderr, reason = "it has no log but its standard error, which is the agent's")]
+fn stand_by(order: Result<stand_by::Order, String>) -> ExitCode {
+    let log = telemetry::init("info", telemetry::LogFormat::Text);
+    let ended = order.and_then(|order| agent::stand_by(&order));
+    if let Ok(log) = log {
+        log.flush(LAST_LINES);
+    }
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vnf-agent: {error}");
             ExitCode::FAILURE
         }
     }

@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::convert;
 use crate::configurator::published::{Published, Requests};
+use crate::external_node::controller::inbox::NodeInbox;
+use crate::external_node::controller::published::PublishedNodes;
 use crate::model::{AgentLabel, State, Timestamp};
 use crate::namespace::docker::RuntimeHealth;
 use crate::proto::agent as pb;
@@ -41,6 +43,8 @@ pub struct Context {
     pub publishing: watch::Receiver<Option<String>>,
     /// How the container runtime stands.
     pub docker: watch::Receiver<RuntimeHealth>,
+    /// External nodes.
+    pub nodes: Nodes,
     /// Cancelled when the agent stops: whoever waits or watches is told then.
     pub stop: CancellationToken,
 }
@@ -53,6 +57,17 @@ pub struct Surroundings {
     pub publishing: watch::Receiver<Option<String>>,
     /// The container runtime.
     pub docker: watch::Receiver<RuntimeHealth>,
+    /// External nodes.
+    pub nodes: Nodes,
+}
+
+/// What is told of external nodes, and where requests for them go.
+#[derive(Clone, Default)]
+pub struct Nodes {
+    /// What is told.
+    pub published: Arc<PublishedNodes>,
+    /// Where requests go.
+    pub inbox: Arc<NodeInbox>,
 }
 
 /// Why the agent is not ready.
@@ -75,10 +90,10 @@ impl Context {
         surroundings: Surroundings,
         stop: CancellationToken,
     ) -> Arc<Self> {
-        let Surroundings { store, publishing, docker } = surroundings;
+        let Surroundings { store, publishing, docker, nodes } = surroundings;
         // The standard library seeds every map at random; that is all a run id needs.
         let run_id = format!("{:016x}", RandomState::new().build_hasher().finish());
-        Arc::new(Self { label, run_id, started: now(), published, config, requests, store, publishing, docker, stop })
+        Arc::new(Self { label, run_id, started: now(), published, config, requests, store, publishing, docker, nodes, stop })
     }
 
     /// Whether the configuration is in force and followed. Single objects do not count, nor does Docker.

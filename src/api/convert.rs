@@ -1,7 +1,7 @@
 //! The model's values as messages. One direction only: nobody configures anything through a status.
 
 use crate::configurator::published::{Hold, IndexEntry, NamespaceEntry, PassRecord};
-use crate::model::{InterfaceStatus, NetnsRef, State, Timestamp};
+use crate::model::{ExternalEntityReference, InterfaceStatus, NetnsRef, NodeInterfaceStatus, NodeStatus, State, Timestamp};
 use crate::namespace::docker::RuntimeHealth;
 use crate::proto::agent as pb;
 use crate::store::StoreHealth;
@@ -28,15 +28,56 @@ fn moment(t: Timestamp) -> Option<prost_types::Timestamp> {
     Some(t.into())
 }
 
+fn error(e: &crate::model::FieldError) -> pb::FieldError {
+    pb::FieldError { field: e.field.clone(), value: e.value.clone(), rule: e.rule.clone(), hint: e.hint.clone() }
+}
+
+/// An external node's status.
+#[must_use]
+pub fn node(s: &NodeStatus) -> pb::NodeStatus {
+    let interface = |i: &NodeInterfaceStatus| pb::NodeInterfaceStatus {
+        name: i.name.clone(),
+        phase: i.phase.word().to_owned(),
+        uplink: i.uplink.clone(),
+        bridge: i.bridge.clone(),
+        host_ofport: i.host_ofport,
+        uplink_ofport: i.uplink_ofport,
+        phys_address: i.phys_address.clone(),
+        mtu: i.mtu,
+        ip_addresses: i.ip_addresses.clone(),
+    };
+    pb::NodeStatus {
+        name: s.name.clone(),
+        namespace: s.namespace.clone(),
+        state: state(s.state).into(),
+        reason: s.reason.map_or("", crate::model::Reason::word).to_owned(),
+        message: s.message.clone(),
+        entities: s.entities.clone(),
+        revision: s.revision,
+        since: moment(s.since),
+        warnings: s.warnings.clone(),
+        errors: s.errors.iter().map(error).collect(),
+        interfaces: s.interfaces.iter().map(interface).collect(),
+    }
+}
+
+/// An external entity.
+#[must_use]
+pub fn entity(e: &ExternalEntityReference) -> pb::ExternalEntity {
+    let label = |(key, value): (&String, &String)| pb::external_entity::Label { key: key.clone(), value: value.clone() };
+    pb::ExternalEntity {
+        name: e.name.clone(),
+        namespace: e.namespace.clone(),
+        external_node: e.external_node.clone(),
+        interface: e.interface.clone(),
+        ips: e.ips.clone(),
+        labels: e.labels.iter().map(label).collect(),
+    }
+}
+
 /// An interface's status.
 #[must_use]
 pub fn interface(s: &InterfaceStatus) -> pb::InterfaceStatus {
-    let error = |e: &crate::model::FieldError| pb::FieldError {
-        field: e.field.clone(),
-        value: e.value.clone(),
-        rule: e.rule.clone(),
-        hint: e.hint.clone(),
-    };
     pb::InterfaceStatus {
         name: s.name.clone(),
         state: state(s.state).into(),

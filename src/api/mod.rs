@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 use tonic_health::server::HealthReporter;
 
-pub use crate::api::context::{Context, Surroundings};
+pub use crate::api::context::{Context, Nodes, Surroundings};
 pub use crate::api::listen::ListenError;
 
 use crate::api::grpc::Access;

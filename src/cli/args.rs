@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::cli::nodes::NodeCommand;
+
 /// Where the agent is when nobody says.
 pub const AGENT_DEFAULT: &str = "unix:/run/vnf-agent/agent.sock";
 
@@ -127,6 +129,11 @@ pub enum Command {
         #[arg(long, value_name = "LABEL", conflicts_with = "name")]
         microservice: Option<String>,
     },
+    /// External nodes: hosts whose NICs stand behind Open vSwitch
+    Nodes,
+    /// One external node
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// The latest passes with their steps, the newest last
     History {
         /// How many

@@ -10,6 +10,7 @@ use tonic::{Code, Status};
 use crate::cli::Failure;
 use crate::cli::args::{AGENT_DEFAULT, Cli};
 use crate::proto::agent::config_service_client::ConfigServiceClient;
+use crate::proto::agent::node_service_client::NodeServiceClient;
 use crate::proto::agent::status_service_client::StatusServiceClient;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,6 +34,8 @@ pub struct Client {
     pub status: StatusServiceClient<Channel>,
     /// Configuration.
     pub config: ConfigServiceClient<Channel>,
+    /// External nodes.
+    pub node: NodeServiceClient<Channel>,
 }
 
 impl Agent {
@@ -62,7 +65,8 @@ impl Agent {
         let channel = self.endpoint.connect().await.map_err(|e| self.unreachable(&e))?;
         Ok(Client {
             status: StatusServiceClient::new(channel.clone()).max_decoding_message_size(ANSWER_LIMIT),
-            config: ConfigServiceClient::new(channel).max_decoding_message_size(ANSWER_LIMIT),
+            config: ConfigServiceClient::new(channel.clone()).max_decoding_message_size(ANSWER_LIMIT),
+            node: NodeServiceClient::new(channel).max_decoding_message_size(ANSWER_LIMIT),
         })
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::cli::args::{Cli, Command, Form, WaitArgs};
 use crate::cli::client::{Agent, Client};
 use crate::cli::out::Out;
-use crate::cli::{Failure, files, render, text, watch};
+use crate::cli::{Failure, files, nodes, render, text, watch};
 use crate::model::Timestamp;
 use crate::proto::REQUEST_LIMIT;
 use crate::proto::agent as pb;
@@ -49,6 +49,8 @@ pub async fn execute(cli: Cli) -> Done {
         Command::Interfaces { prefix, state, namespace } => session.interfaces(prefix, &state, namespace).await,
         Command::Namespaces => session.namespaces().await,
         Command::Index { name, microservice } => session.index(name, microservice).await,
+        Command::Nodes => nodes::list(&session.agent, &mut session.client, session.out, session.now).await,
+        Command::Node(command) => nodes::one(&session.agent, &mut session.client, session.out, command).await,
         Command::History { limit } => session.history(limit).await,
         Command::Resync { accept_removals } => session.resync(accept_removals).await,
         Command::Adopt { name } => session.adopt(name).await,

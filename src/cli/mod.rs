@@ -5,6 +5,7 @@ mod client;
 mod commands;
 mod files;
 mod json;
+mod nodes;
 mod out;
 mod render;
 mod table;

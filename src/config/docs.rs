@@ -15,7 +15,7 @@ In the file an option has the name of its flag with `_` for `-`: `etcd_endpoints
 is an error that names the key and its line. A value that cannot be used is an error that names the option, the value, where it came from
 and the rule; the agent then exits with status 2 and has touched nothing.
 
-This version has no external node yet: what is marked *external node* is checked and has no effect.
+What is marked *external node* matters only to hosts whose NICs are put behind Open vSwitch (see keys.md and operations.md).
 
 | flag | environment | default | meaning |
 |---|---|---|---|

@@ -33,7 +33,7 @@ const fn option(
 }
 
 /// The table, in the order of the documentation.
-pub const OPTIONS: [OptionSpec; 29] = [
+pub const OPTIONS: [OptionSpec; 30] = [
     option(
         "label",
         &["MICROSERVICE_LABEL"],
@@ -139,6 +139,13 @@ pub const OPTIONS: [OptionSpec; 29] = [
         Some("60s"),
         "DURATION",
         "How long a NIC's attachment waits for the host to be reachable before it is undone (external node only)",
+    ),
+    option(
+        "node-managed-nic",
+        &["VNF_AGENT_NODE_MANAGED_NIC"],
+        Some("refuse"),
+        "refuse|allow",
+        "Whether a NIC is attached although a DHCP client or a network manager looks after it (external node only)",
     ),
     option("node-name", &["NODE_NAME"], None, "NAME", "Name of this host's ExternalNode; without it the label (external node only)"),
     option(

@@ -465,13 +465,14 @@ impl Handover {
                 ports.push(journal.name().to_owned());
             }
         }
+        let mut all = self.kernel.addresses()?;
         let mut candidates = Vec::new();
         for link in links.iter().filter(|link| !ports.contains(&link.name)) {
-            let mut addresses = self.kernel.read(link)?.addresses;
+            let mut addresses = all.remove(&link.ifindex).unwrap_or_default();
             let mut link = link.clone();
             if let Some(own) = behind.get(&link.ifindex) {
                 if let Some(port) = links.iter().find(|port| port.name == *own) {
-                    addresses.extend(self.kernel.read(port)?.addresses);
+                    addresses.extend(all.remove(&port.ifindex).unwrap_or_default());
                 }
                 link.name.clone_from(own);
             }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::time::SystemTime;
 
 use crate::model::Timestamp;
-use crate::model::key::{INTERFACE_CONFIG_PREFIX, VPP_INTERFACE_CONFIG_PREFIX, VPP_INTERFACE_STATUS_PREFIX};
+use crate::model::key::{INTERFACE_CONFIG_PREFIX, NODE_CONFIG_PREFIX, VPP_INTERFACE_CONFIG_PREFIX, VPP_INTERFACE_STATUS_PREFIX};
 
 pub mod embedded;
 pub mod etcd;
@@ -18,7 +18,8 @@ pub mod status_writer;
 
 /// The prefixes below the agent's prefix that a source reads: wishes, and what VPP is told and tells of its TAPs. Our own statuses lie outside of them,
 /// so that our own writes never wake us.
-pub const WATCHED_PREFIXES: &[&str] = &[INTERFACE_CONFIG_PREFIX, VPP_INTERFACE_CONFIG_PREFIX, VPP_INTERFACE_STATUS_PREFIX];
+pub const WATCHED_PREFIXES: &[&str] =
+    &[INTERFACE_CONFIG_PREFIX, NODE_CONFIG_PREFIX, VPP_INTERFACE_CONFIG_PREFIX, VPP_INTERFACE_STATUS_PREFIX];
 
 /// A value with its history, as the store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]

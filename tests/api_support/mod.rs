@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use vnf_agent::api::context::now;
-use vnf_agent::api::{ApiOptions, Context, Serving, Surroundings, serve};
+use vnf_agent::api::{ApiOptions, Context, Nodes, Serving, Surroundings, serve};
 use vnf_agent::configurator::published::{IndexEntry, Published, Requests};
 use vnf_agent::model::interface::MTU_DEFAULT;
 use vnf_agent::model::{
@@ -112,7 +112,7 @@ pub fn parts(
     let (health, receiver) = watch::channel(healthy(kind));
     let label = AgentLabel::new("vpp1").unwrap();
     let docker = watch::channel(RuntimeHealth::off()).1;
-    let surroundings = Surroundings { store: receiver, publishing: watch::channel(None).1, docker };
+    let surroundings = Surroundings { store: receiver, publishing: watch::channel(None).1, docker, nodes: Nodes::default() };
     let context = Context::new(label, published.clone(), store.clone(), requests.clone(), surroundings, CancellationToken::new());
     (health, context)
 }

@@ -80,7 +80,7 @@ impl ConfigService for Service {
     }
 
     async fn resync(&self, request: Request<pb::ResyncRequest>) -> Answer<pb::ResyncResponse> {
-        self.writes_allowed()?;
+        writes_allowed(self.access)?;
         let peer = peer(&request);
         let accept_removals = request.into_inner().accept_removals;
         tracing::info!(%peer, accept_removals, "resync asked for through the API");
@@ -89,7 +89,7 @@ impl ConfigService for Service {
     }
 
     async fn adopt(&self, request: Request<pb::AdoptRequest>) -> Answer<pb::AdoptResponse> {
-        self.writes_allowed()?;
+        writes_allowed(self.access)?;
         let peer = peer(&request);
         let name = request.into_inner().name;
         if self.context.published.statuses.get(&name).is_none() {
@@ -103,17 +103,8 @@ impl ConfigService for Service {
 }
 
 impl Service {
-    fn writes_allowed(&self) -> Result<(), Status> {
-        match self.access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(Status::permission_denied(
-                "this port is read-only: use the agent's unix socket, or start the agent with client certificates (--tls-client-ca) or --grpc-insecure-writes",
-            )),
-        }
-    }
-
     async fn write(&self, peer: &Peer, changes: Vec<(String, Option<Vec<u8>>)>, wait: Option<pb::Wait>) -> Answer<pb::WriteResponse> {
-        self.writes_allowed()?;
+        writes_allowed(self.access)?;
         let timeout = wait.as_ref().map(settle::timeout).transpose()?;
         let (mut touched, mut writes): (Vec<Touched>, Vec<Write>) = (Vec::new(), Vec::new());
         for (key, value) in changes {
@@ -168,7 +159,17 @@ impl Service {
     }
 }
 
-fn peer<T>(request: &Request<T>) -> Peer {
+/// Refuses what changes something, where this listener takes no writes.
+pub(super) fn writes_allowed(access: Access) -> Result<(), Status> {
+    match access {
+        Access::ReadWrite => Ok(()),
+        Access::ReadOnly => Err(Status::permission_denied(
+            "this port is read-only: use the agent's unix socket, or start the agent with client certificates (--tls-client-ca) or --grpc-insecure-writes",
+        )),
+    }
+}
+
+pub(super) fn peer<T>(request: &Request<T>) -> Peer {
     let through_tls = || request.extensions().get::<TlsConnectInfo<Peer>>().map(|tls| tls.get_ref().clone());
     request.extensions().get::<Peer>().cloned().or_else(through_tls).unwrap_or(Peer::Unknown)
 }

@@ -2,6 +2,7 @@
 
 mod config;
 mod keys;
+mod node;
 mod settle;
 mod status;
 mod watch;
@@ -17,6 +18,7 @@ use tonic_health::server::HealthReporter;
 use crate::api::context::{Context, now};
 use crate::proto::REQUEST_LIMIT;
 use crate::proto::agent::config_service_server::{ConfigServiceServer, SERVICE_NAME as CONFIG_SERVICE};
+use crate::proto::agent::node_service_server::{NodeServiceServer, SERVICE_NAME as NODE_SERVICE};
 use crate::proto::agent::status_service_server::{SERVICE_NAME as STATUS_SERVICE, StatusServiceServer};
 
 /// Calls at a time on one connection; each watch is one.
@@ -58,10 +60,12 @@ pub fn routes(context: &Arc<Context>, access: Access, health: HealthReporter) ->
     };
     let status = StatusServiceServer::new(status::Service(context.clone())).max_decoding_message_size(REQUEST_LIMIT);
     let config = ConfigServiceServer::new(config::Service { context: context.clone(), access }).max_decoding_message_size(REQUEST_LIMIT);
+    let node = NodeServiceServer::new(node::Service { context: context.clone(), access }).max_decoding_message_size(REQUEST_LIMIT);
     let health = tonic_health::pb::health_server::HealthServer::new(tonic_health::server::HealthService::from_health_reporter(health));
     // Clients of both generations are about: grpcurl before 1.9 asks for v1alpha only.
     let builder = Routes::new(status)
         .add_service(config)
+        .add_service(node)
         .add_service(health)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
@@ -74,7 +78,7 @@ pub async fn report_health(context: Arc<Context>, reporter: HealthReporter) {
     loop {
         let serving = context.readiness(now()).is_ok() && !context.stop.is_cancelled();
         let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        for service in ["", STATUS_SERVICE, CONFIG_SERVICE] {
+        for service in ["", STATUS_SERVICE, CONFIG_SERVICE, NODE_SERVICE] {
             reporter.set_service_status(service, status).await;
         }
         if context.stop.is_cancelled() {

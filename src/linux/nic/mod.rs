@@ -11,6 +11,7 @@ mod rename;
 mod sysctl;
 mod write;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::linux::KernelError;
 use crate::linux::counters::Counters;
 use crate::linux::socket::{Failure, RouteSocket};
 use crate::model::IfIndex;
-use crate::model::nic::{Difference, NicConfig, NicLink, difference};
+use crate::model::nic::{Difference, NicAddress, NicConfig, NicLink, difference};
 use crate::namespace::NetnsHandle;
 
 /// The NICs of one namespace, the agent's own.
@@ -60,6 +61,14 @@ impl NicKernel {
     /// What the kernel says.
     pub fn links(&mut self) -> Result<Vec<NicLink>, KernelError> {
         self.socket().and_then(links::all).map_err(|failure| failure.attempting("read the links"))
+    }
+
+    /// The addresses of all links, by index.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn addresses(&mut self) -> Result<HashMap<u32, Vec<NicAddress>>, KernelError> {
+        self.socket().and_then(read::all_addresses).map_err(|failure| failure.attempting("read the addresses of all links"))
     }
 
     /// Who looks after a NIC's addresses. `run` is where programs keep their state, `/run` but in tests.

@@ -1,5 +1,6 @@
 //! Reading everything that makes up a NIC's configuration.
 
+use std::collections::HashMap;
 use std::fs;
 
 use nix::errno::Errno;
@@ -61,6 +62,15 @@ pub(super) fn config(kernel: &mut NicKernel, link: &NicLink) -> Result<NicConfig
     let neighbours = neighbours(socket, index)?;
     let rules = rules(socket, &now.name)?;
     Ok(NicConfig { link: now, sysctls, addresses, nexthops, routes, neighbours, rules, taken_at: uptime() })
+}
+
+/// The addresses of all links, by index, in one listing.
+pub(super) fn all_addresses(socket: &mut RouteSocket) -> Result<HashMap<u32, Vec<NicAddress>>, Failure> {
+    let mut all: HashMap<u32, Vec<NicAddress>> = HashMap::new();
+    for address in listing(socket, &encode::list_addresses(None), RTM_NEWADDR, ADDRESS_HEADER)?.into_iter().filter_map(NicAddress::new) {
+        all.entry(address.ifindex()).or_default().push(address);
+    }
+    Ok(all)
 }
 
 /// Lists messages of one type; begun again while changes interrupt it.

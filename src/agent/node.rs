@@ -1,0 +1,283 @@
+//! The external node's part of the wiring: it comes to life with the first wish for a node or the first journal, so that a host without Open vSwitch
+//! hears nothing of it.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use tokio::sync::{oneshot, watch};
+
+use crate::config::Config;
+use crate::configurator::inbox::Inbox;
+use crate::configurator::published::Published;
+use crate::external_node::controller::inbox::{Batch, NodeInbox};
+use crate::external_node::controller::published::PublishedNodes;
+use crate::external_node::controller::{Guardian, NodeController, NodeParts, StoreState};
+use crate::external_node::flows::BridgeFlows;
+use crate::external_node::handover::{Handover, HandoverSettings};
+use crate::external_node::journal::JournalFolder;
+use crate::external_node::stand_by::{self, Order};
+use crate::linux::nic::NicKernel;
+use crate::linux::{LinkEvent, LinkSink};
+use crate::model::key::NODE_CONFIG_PREFIX;
+use crate::model::{AgentLabel, BypassRule, Datapath, InterfaceName, NetnsId, OvsdbTarget, Owner, Timestamp};
+use crate::namespace::{self, NetnsHandle};
+use crate::ovs::{Ofctl, OvsClient, OvsEvent, OvsOptions, OvsSink, Switch, SwitchWatch, management_socket};
+use crate::store::{StoreEvent, StoreHealth, StoreSink};
+
+/// How long `ovs-ofctl` may take.
+const FLOWS_WITHIN: Duration = Duration::from_secs(5);
+/// How long the switch may be silent before it is asked whether it is there.
+const PROBE: Duration = Duration::from_secs(5);
+/// Where Open vSwitch has its sockets when its database is not a unix socket.
+const OVS_RUN: &str = "/var/run/openvswitch";
+const ASLEEP: Duration = Duration::from_secs(3600);
+
+/// Gives each part of the agent the store's events that are its own.
+pub(super) struct StoreSplit {
+    pub(super) interfaces: Arc<Inbox>,
+    pub(super) nodes: Arc<NodeInbox>,
+}
+
+impl StoreSink for StoreSplit {
+    fn deliver(&self, events: Vec<StoreEvent>) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        let of_nodes = |event: &StoreEvent| match event {
+            StoreEvent::Init | StoreEvent::InitDone(_) => true,
+            StoreEvent::InitApply(key, _) | StoreEvent::Apply(key, _) | StoreEvent::Delete(key, _) => key.starts_with(NODE_CONFIG_PREFIX),
+        };
+        let nodes: Vec<StoreEvent> = events.iter().filter(|event| of_nodes(event)).cloned().collect();
+        if !nodes.is_empty() {
+            self.nodes.store_events(nodes);
+        }
+        self.interfaces.deliver(events)
+    }
+}
+
+/// Tells both parts of the kernel's news.
+pub(super) struct LinkSplit {
+    pub(super) interfaces: Arc<Inbox>,
+    pub(super) nodes: Arc<NodeInbox>,
+    pub(super) own: NetnsId,
+}
+
+impl LinkSink for LinkSplit {
+    fn link_event(&self, event: LinkEvent) {
+        let of_own = match &event {
+            LinkEvent::Link(netns, _) => *netns == self.own,
+            LinkEvent::LinkGone(link) | LinkEvent::Address(link, _) | LinkEvent::AddressGone(link, _) => link.netns == self.own,
+            LinkEvent::Lost(netns) => netns.is_none_or(|netns| netns == self.own),
+            LinkEvent::NetnsGone(_) | LinkEvent::ReapFailed(..) => false,
+        };
+        if of_own {
+            self.nodes.kernel_changed();
+        }
+        self.interfaces.link_event(event);
+    }
+}
+
+/// What the controller is started with.
+pub(super) struct NodeSetup {
+    pub(super) config: Config,
+    pub(super) own: NetnsHandle,
+    pub(super) store: watch::Receiver<StoreHealth>,
+    pub(super) interfaces: Arc<Published>,
+    pub(super) published: Arc<PublishedNodes>,
+}
+
+/// Starts the controller's thread. What is returned is closed when it has ended, however it ended.
+///
+/// # Errors
+/// When no thread can be had.
+pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<oneshot::Receiver<()>> {
+    let (alive, ended) = oneshot::channel();
+    let work = move || {
+        let _alive: oneshot::Sender<()> = alive;
+        let Some(first) = asleep(&setup.config.state_dir, &inbox) else { return };
+        match controller(&setup, &inbox) {
+            Ok((controller, _watch)) => {
+                inbox.store_events(first.store);
+                controller.run(&inbox);
+            }
+            Err(error) => {
+                tracing::error!(error = format!("{error:#}"), "the external node cannot be served");
+                while !inbox.take(Instant::now() + ASLEEP).stop {}
+            }
+        }
+    };
+    thread::Builder::new().name("node".to_owned()).spawn(work).context("start the node's thread")?;
+    Ok(ended)
+}
+
+/// Waits for a reason to live; what came in until then. `None` when the agent stops first.
+fn asleep(state_dir: &Path, inbox: &NodeInbox) -> Option<Batch> {
+    let mut heard = Batch::default();
+    loop {
+        let journals = JournalFolder::open(state_dir).and_then(|folder| folder.all()).is_ok_and(|all| !all.is_empty());
+        let wished = heard.store.iter().any(|event| matches!(event, StoreEvent::InitApply(..) | StoreEvent::Apply(..)));
+        if journals || wished {
+            return Some(heard);
+        }
+        let batch = inbox.take(Instant::now() + ASLEEP);
+        if batch.stop {
+            return None;
+        }
+        for event in batch.store {
+            // A listing says everything that was said before.
+            if event == StoreEvent::Init {
+                heard.store.clear();
+            }
+            heard.store.push(event);
+        }
+    }
+}
+
+fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(NodeController, SwitchWatch)> {
+    let config = &setup.config;
+    let place = Place {
+        target: config.ovs.db.clone(),
+        bridge: config.ovs.bridge.clone(),
+        datapath: config.ovs.datapath,
+        label: config.label.clone(),
+        rules: config.node.bypass_rules.clone(),
+        confirm_within: config.node.confirm_timeout,
+    };
+    let journals = JournalFolder::open(&config.state_dir)?;
+    let (handover, watch) = handover(&place, setup.own.clone(), journals, Some(inbox.clone()))?;
+    let legal = |what: &str, text: &str| InterfaceName::new(text).map_err(|why| anyhow::anyhow!("{what} `{text}` {why}"));
+    let order = Order {
+        nic: String::new(),
+        state_dir: config.state_dir.clone(),
+        ovs_db: config.ovs.db.to_string(),
+        bridge: config.ovs.bridge.clone(),
+        label: config.label.to_string(),
+        netdev: config.ovs.datapath == Datapath::Netdev,
+    };
+    let parts = NodeParts {
+        handover,
+        guardian: Box::new(Processes { order, running: Vec::new() }),
+        store: Box::new(Store { health: setup.store.clone(), interfaces: setup.interfaces.clone() }),
+        published: setup.published.clone(),
+        name: legal("node name", &config.node.name)?,
+        namespace: legal("node namespace", &config.node.namespace)?,
+        bridge: config.ovs.bridge.clone(),
+        allow_managed: config.node.allow_managed,
+    };
+    Ok((NodeController::new(parts), watch))
+}
+
+/// Where NICs are put.
+struct Place {
+    target: OvsdbTarget,
+    bridge: String,
+    datapath: Datapath,
+    label: AgentLabel,
+    rules: Vec<BypassRule>,
+    confirm_within: Duration,
+}
+
+fn handover(
+    place: &Place,
+    netns: NetnsHandle,
+    journals: JournalFolder,
+    inbox: Option<Arc<NodeInbox>>,
+) -> anyhow::Result<(Handover, SwitchWatch)> {
+    let alive = Arc::new(AtomicBool::new(true));
+    let ears: Arc<dyn OvsSink> = Arc::new(Ears { alive: alive.clone(), inbox });
+    let options = OvsOptions::new(place.target.clone(), place.label.clone(), place.bridge.clone());
+    let switch: Arc<dyn Switch> = Arc::new(OvsClient::start(options, ears.clone()).context("start the Open vSwitch client")?);
+    let socket = management_socket(&run_dir(&place.target), &place.bridge);
+    let watch = SwitchWatch::start(&socket, PROBE, ears).context("watch the switch")?;
+    let owner = Owner::new(place.label.clone());
+    let sink = Arc::new(Ofctl::new(&socket, &owner, FLOWS_WITHIN));
+    let flows = Arc::new(BridgeFlows::new(switch.clone(), sink, owner, place.rules.clone()));
+    let settings = HandoverSettings {
+        bridge: place.bridge.clone(),
+        datapath: place.datapath,
+        boot_id: namespace::boot_id().context("read the boot id")?,
+        confirm_within: place.confirm_within,
+    };
+    Ok((Handover::new(NicKernel::new(netns), switch, flows, journals, settings, alive), watch))
+}
+
+fn run_dir(target: &OvsdbTarget) -> PathBuf {
+    match target {
+        OvsdbTarget::Unix(socket) => socket.parent().unwrap_or(Path::new(OVS_RUN)).to_owned(),
+        OvsdbTarget::Tcp { .. } => OVS_RUN.into(),
+    }
+}
+
+/// Hears of the switch.
+struct Ears {
+    alive: Arc<AtomicBool>,
+    inbox: Option<Arc<NodeInbox>>,
+}
+
+impl OvsSink for Ears {
+    fn tell(&self, event: OvsEvent) {
+        match &event {
+            OvsEvent::SwitchBack => self.alive.store(true, Ordering::Relaxed),
+            OvsEvent::SwitchLost(_) => self.alive.store(false, Ordering::Relaxed),
+            _ => {}
+        }
+        if let Some(inbox) = &self.inbox {
+            inbox.tell(event);
+        }
+    }
+}
+
+/// Starts processes that stand by, and takes note of those that have ended.
+struct Processes {
+    order: Order,
+    running: Vec<std::process::Child>,
+}
+
+impl Guardian for Processes {
+    fn stand_by(&mut self, nic: &str) -> Result<(), String> {
+        self.running.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        let order = Order { nic: nic.to_owned(), ..self.order.clone() };
+        self.running.push(stand_by::start(&order).map_err(|error| format!("start the process that stands by: {error}"))?);
+        Ok(())
+    }
+}
+
+struct Store {
+    health: watch::Receiver<StoreHealth>,
+    interfaces: Arc<Published>,
+}
+
+impl StoreState for Store {
+    fn last_heard(&self) -> Option<Timestamp> {
+        let health = self.health.borrow();
+        // The embedded one is on this host.
+        (health.kind == "etcd").then(|| health.last_heard.unwrap_or_default())
+    }
+
+    fn removals_allowed(&self) -> bool {
+        self.interfaces.hold.borrow().is_none()
+    }
+}
+
+/// Runs the process that stands by.
+///
+/// # Errors
+/// One sentence.
+pub fn stand_by(order: &Order) -> Result<(), String> {
+    let text = |error: anyhow::Error| format!("{error:#}");
+    let label = AgentLabel::new(&order.label).map_err(|error| error.to_string())?;
+    let target = OvsdbTarget::parse(&order.ovs_db).map_err(|rule| format!("{} {rule}", order.ovs_db))?;
+    let boot_id = namespace::boot_id().map_err(|error| format!("read the boot id: {error}"))?;
+    let mut watch = None;
+    stand_by::run(order, &boot_id, |journals| {
+        let datapath = if order.netdev { Datapath::Netdev } else { Datapath::System };
+        let place = Place { target, bridge: order.bridge.clone(), datapath, label, rules: Vec::new(), confirm_within: Duration::ZERO };
+        let own = namespace::own_netns().map_err(|error| format!("open the own namespace: {error}"))?;
+        let (handover, switch_watch) = handover(&place, own, journals, None).map_err(text)?;
+        watch = Some(switch_watch);
+        Ok(handover)
+    })
+}
