@@ -182,6 +182,7 @@ async fn a_number_that_is_used_again_leads_nowhere() {
         {
             let mut script = watch.runtime.script();
             let started = stamp(now());
+            real.belongs_to(&id);
             script.start(&id, "ms1", &stranger);
             script.after_inspection = Some(Box::new(move |script, id| {
                 // Restarted between the two questions; in every other round it is gone.
@@ -204,6 +205,27 @@ async fn a_number_that_is_used_again_leads_nowhere() {
     assert!(!watch.told.contains(&strangers), "led to a stranger");
 }
 
+/// Without a sandbox file only the number is left. It may be somebody else's: used again while the runtime still says "running", or of another set of
+/// numbers, as that of a runtime in a container. Whoever has it must be one of the container's processes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_alone_does_not_lead_to_a_stranger() {
+    let (stranger, other, real) = (Process::start(), Process::start(), Process::start());
+    other.belongs_to("c2");
+    let mut watch = Watch::start(300, |runtime| {
+        let mut script = runtime.script();
+        script.containers.insert("c1".to_owned(), Shown::running("ms1", stranger.pid()));
+    });
+    watch.wait_unbound("in no control group of this container").await;
+    watch.runtime.script().containers.insert("c1".to_owned(), Shown::running("ms1", other.pid()));
+    watch.wait_unbound(&format!("process {} is here", other.pid())).await;
+    // The test's own process: the label does not lead to the agent's namespace either.
+    watch.runtime.script().containers.insert("c1".to_owned(), Shown::running("ms1", std::process::id()));
+    watch.wait_unbound(&format!("process {} is here", std::process::id())).await;
+    watch.runtime.script().start("c1", "ms1", &real);
+    watch.wait_bound(real.netns()).await;
+    assert_eq!(watch.told, BTreeSet::from([real.netns()]));
+}
+
 /// F34: an end before its start, and everything twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn events_in_another_order_and_twice() {
@@ -215,6 +237,7 @@ async fn events_in_another_order_and_twice() {
         {
             let mut script = watch.runtime.script();
             let (before, after) = (now() - 2_000, now());
+            process.belongs_to("c1");
             script.containers.insert("c1".to_owned(), Shown { started: stamp(now()), ..Shown::running("ms1", process.pid()) });
             // The end of the run before comes after this start, twice.
             let mut told = [("start", now()), ("die", before), ("start", after), ("die", before), ("start", now())];
@@ -326,11 +349,14 @@ async fn versions_that_do_not_go_together_are_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn labels_of_all_kinds() {
-    let (first, second, own) = (Process::start(), Process::start(), std::process::id());
+    let (first, second, own) = (Process::start(), Process::start(), Process::start_in_own());
+    for (process, container) in [(&first, "a"), (&second, "b"), (&own, "own")] {
+        process.belongs_to(container);
+    }
     let same = stamp(now() - 5_000_000_000);
     let mut watch = Watch::start(NEVER, |runtime| {
         let mut script = runtime.script();
-        script.containers.insert("own".to_owned(), Shown::running("ms1", own));
+        script.containers.insert("own".to_owned(), Shown::running("ms1", own.pid()));
         let env = ["MICROSERVICE_LABEL=ms2\u{7}", "MICROSERVICE_LABEL="].map(|env| vec![env.to_owned()]);
         for (n, env) in env.into_iter().enumerate() {
             script.containers.insert(format!("none{n}"), Shown { env, ..Shown::running("", first.pid()) });

@@ -62,6 +62,16 @@ impl Process {
         ProcessMark { started: self.started, inode: self.inode, boot: boot.to_owned() }
     }
 
+    /// Whether a control group of it is named after this container, as those of Docker and Podman are (`…/docker/<id>`, `…/libpod-<id>.scope`).
+    ///
+    /// # Errors
+    /// What the system says; `ESRCH` or `ENOENT` when it has ended.
+    pub fn is_in_group_of(&self, container: &str) -> io::Result<bool> {
+        let groups = fs::read(format!("/proc/{}/cgroup", self.pid))?;
+        // Only a process that is still there now was the one whose groups were read.
+        if is_there(self.pidfd())? { Ok(names_container(&groups, container)) } else { Err(Errno::ESRCH.into()) }
+    }
+
     /// The descriptor; becomes readable when the process ends.
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
@@ -118,9 +128,35 @@ fn parse_start_time(stat: &[u8]) -> Option<u64> {
     std::str::from_utf8(&stat[bracket + 1..]).ok()?.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
+/// Whether the id is a whole word of a group's path: each line is `number:controllers:path`.
+fn names_container(groups: &[u8], container: &str) -> bool {
+    let paths = groups.split(|b| *b == b'\n').filter_map(|line| line.splitn(3, |b| *b == b':').nth(2));
+    let mut words = paths.flat_map(|path| path.split(|b| !b.is_ascii_alphanumeric()));
+    !container.is_empty() && words.any(|word| word == container.as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_named_after_containers() {
+        let id = "4f1d3a";
+        for (groups, wanted) in [
+            ("0::/docker/4f1d3a\n", true),
+            ("0::/system.slice/docker-4f1d3a.scope\n", true),
+            ("0::/machine.slice/libpod-4f1d3a.scope/container\n", true),
+            ("2:cpu:/\n1:name=systemd:/docker/4f1d3a\n0::/\n", true),
+            ("0::/../4f1d3a\n", true),
+            ("0::/docker/4f1d3a/init.scope\n", true),
+            ("0::/docker/4f1d3ab\n", false),
+            ("1:name=4f1d3a:/\n0::/user.slice\n", false),
+            ("", false),
+        ] {
+            assert_eq!(names_container(groups.as_bytes(), id), wanted, "{groups}");
+        }
+        assert!(!names_container(b"0::/", ""));
+    }
 
     #[test]
     fn start_time_is_found_behind_any_command() {

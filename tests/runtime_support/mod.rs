@@ -24,21 +24,41 @@ use vnf_agent::model::NetnsId;
 /// So many events are remembered, as by Docker.
 const MEMORY: usize = 256;
 
-/// A process in a network namespace of its own. It ends with this value.
-pub struct Process(Child);
+/// A process in a network namespace of its own. It ends with this value, and so do the control groups that it was in.
+pub struct Process {
+    child: Child,
+    groups: PathBuf,
+}
 
 impl Process {
     pub fn start() -> Self {
-        let child = Command::new("unshare").args(["--net", "sleep", "infinity"]).stdin(Stdio::null()).spawn().expect("unshare");
+        Self::spawn(&["--net"])
+    }
+
+    /// One in the test's own network namespace.
+    pub fn start_in_own() -> Self {
+        Self::spawn(&[])
+    }
+
+    fn spawn(unshared: &[&str]) -> Self {
+        let child = Command::new("unshare").args(unshared).args(["sleep", "infinity"]).stdin(Stdio::null()).spawn().expect("unshare");
         let name = format!("/proc/{}/comm", child.id());
         while std::fs::read_to_string(&name).expect("a process").trim() != "sleep" {
             std::thread::sleep(Duration::from_millis(2));
         }
-        Self(child)
+        let groups = group_root().join(format!("vnf-test-{}", child.id()));
+        Self { child, groups }
     }
 
     pub fn pid(&self) -> u32 {
-        self.0.id()
+        self.child.id()
+    }
+
+    /// Puts it into the control group of this container, as runtimes do with all its processes.
+    pub fn belongs_to(&self, container: &str) {
+        let group = self.groups.join(container);
+        std::fs::create_dir_all(&group).expect("a control group");
+        std::fs::write(group.join("cgroup.procs"), self.pid().to_string()).expect("the process is moved");
     }
 
     pub fn netns(&self) -> NetnsId {
@@ -49,9 +69,18 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let groups = std::fs::read_dir(&self.groups).into_iter().flatten().flatten();
+        groups.filter(|group| group.path().is_dir()).for_each(|group| drop(std::fs::remove_dir(group.path())));
+        let _ = std::fs::remove_dir(&self.groups);
     }
+}
+
+/// Control groups of either version.
+fn group_root() -> &'static Path {
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/pids"].map(Path::new);
+    roots.into_iter().find(|root| root.join("cgroup.procs").exists()).expect("control groups")
 }
 
 /// A container as the runtime shows it.
@@ -125,6 +154,7 @@ impl Script {
 
     /// Shows a container that runs, and tells so.
     pub fn start(&mut self, id: &str, label: &str, process: &Process) {
+        process.belongs_to(id);
         self.containers.insert(id.to_owned(), Shown::running(label, process.pid()));
         self.event("start", id);
     }

@@ -344,6 +344,11 @@ impl Book {
             effects.labels.extend(container.label.clone());
             effects.labels.extend(facts.label.clone());
         }
+        if container.label != facts.label
+            && let Some(before) = container.label.take()
+        {
+            forget(&mut self.by_label, &before, id);
+        }
         if let Some(label) = &facts.label {
             self.by_label.entry(label.clone()).or_default().insert(id.to_owned());
         }
@@ -391,12 +396,8 @@ impl Book {
     fn remove(&mut self, id: &str) {
         self.waiting.remove(id);
         let Some(container) = self.containers.remove(id) else { return };
-        let Some(label) = container.label else { return };
-        if let Some(ids) = self.by_label.get_mut(&label) {
-            ids.remove(id);
-            if ids.is_empty() {
-                self.by_label.remove(&label);
-            }
+        if let Some(label) = container.label {
+            forget(&mut self.by_label, &label, id);
         }
     }
 
@@ -411,6 +412,16 @@ impl Book {
             Some(container) => matches!(&container.run, Some((_, Stage::Wanted | Stage::Tried { confirmed: false, .. }))),
         });
         self.settled = self.waiting.is_empty();
+    }
+}
+
+/// This container does not have the label any more.
+fn forget(by_label: &mut BTreeMap<String, BTreeSet<String>>, label: &str, id: &str) {
+    if let Some(ids) = by_label.get_mut(label) {
+        ids.remove(id);
+        if ids.is_empty() {
+            by_label.remove(label);
+        }
     }
 }
 

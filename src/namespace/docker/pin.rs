@@ -1,7 +1,8 @@
 //! Opening the namespace of a container's run, on the tracker's thread.
 //!
 //! The runtime's sandbox file is the namespace itself. The number of the first process is only a number: it may belong to someone else by the time it
-//! is used, or to another set of numbers than ours. Where both lead to one namespace the process is the right one, and its end is the run's.
+//! is used, or to another set of numbers than ours. Where both lead to one namespace the process is the right one, and its end is the run's. Where there
+//! is no file (`--network container:…`, or a runtime with mounts of its own) the process must be in a control group of the container.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,11 +43,11 @@ impl Pin {
     }
 }
 
-/// Opens the namespace of a run. `same_numbers`: the runtime's processes are known to have the same numbers here.
+/// Opens the namespace of a run of this container. `same_numbers`: the runtime's processes are known to have the same numbers here.
 ///
 /// # Errors
 /// The run is over, or its namespace cannot be reached from here.
-pub fn pin(resolver: &Resolver, run: Run, sandbox: Option<&Path>, same_numbers: bool) -> Result<Pin, NoPin> {
+pub fn pin(resolver: &Resolver, id: &str, run: Run, sandbox: Option<&Path>, same_numbers: bool) -> Result<Pin, NoPin> {
     let by_file = sandbox.ok_or_else(|| "there is no sandbox file".to_owned()).and_then(|path| open_file(resolver, path));
     let by_process = match open_process(resolver, run.pid) {
         Ok(None) if same_numbers => return Err(NoPin::Over),
@@ -55,7 +56,10 @@ pub fn pin(resolver: &Resolver, run: Run, sandbox: Option<&Path>, same_numbers: 
         Err(error) => Err(format!("process {} cannot be looked at: {error}", run.pid)),
     };
     let (by_file, by_process) = match (by_file, by_process) {
-        (Err(no_file), Err(no_process)) => return Err(NoPin::Unreachable(format!("{no_file}; {no_process}"))),
+        (Err(no_file), by_process) => match by_process.and_then(|found| belonging(found, id, run.pid)) {
+            Err(no_process) => return Err(NoPin::Unreachable(format!("{no_file}; {no_process}"))),
+            found => (None, found.ok()),
+        },
         (by_file, by_process) => (by_file.ok(), by_process.ok()),
     };
     match (by_file, by_process) {
@@ -83,6 +87,15 @@ fn open_file(resolver: &Resolver, path: &Path) -> Result<(NetnsHandle, Arc<Place
         Sight::Stub => Err(format!("sandbox file {shown} is not mounted")),
         Sight::Useless(what) => Err(format!("sandbox file {shown} {what}")),
         Sight::Unknown(error) => Err(format!("sandbox file {shown} cannot be looked at: {error}")),
+    }
+}
+
+/// The process, if it is one of this container's: its number alone may mean somebody else.
+fn belonging(found: (NetnsHandle, Arc<Process>), id: &str, pid: i32) -> Result<(NetnsHandle, Arc<Process>), String> {
+    match found.1.is_in_group_of(id) {
+        Ok(true) => Ok(found),
+        Ok(false) => Err(format!("process {pid} is here, but in no control group of this container: the number means somebody else")),
+        Err(error) => Err(format!("process {pid} cannot be looked at: {error}")),
     }
 }
 

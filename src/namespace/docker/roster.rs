@@ -66,7 +66,7 @@ impl Roster {
     /// A run counts as what it was when the same process is still in the same namespace.
     fn recall(&mut self, record: Record, resolver: &Resolver) {
         let run = Run { started: record.started, pid: record.pid };
-        let Ok(pin) = pin(resolver, run, record.sandbox.as_deref(), false) else { return };
+        let Ok(pin) = pin(resolver, &record.id, run, record.sandbox.as_deref(), false) else { return };
         let same = pin.process.as_ref().is_some_and(|process| resolver.mark(process) == record.mark());
         if !same || pin.handle.id.0.get() != record.cookie {
             return;
@@ -133,7 +133,7 @@ impl Roster {
         }
         for id in std::mem::take(&mut effects.pin) {
             let Some((run, sandbox)) = self.book.to_pin(&id) else { continue };
-            let outcome = pin(resolver, run, sandbox.as_deref(), self.same_numbers).map(|pin| {
+            let outcome = pin(resolver, &id, run, sandbox.as_deref(), self.same_numbers).map(|pin| {
                 let outline = pin.outline();
                 self.same_numbers |= pin.process.is_some() && pin.sandbox.is_some();
                 self.pins.insert(id.clone(), (run, pin));

@@ -115,6 +115,18 @@ fn who_was_there_first_has_the_label_and_the_next_one_takes_over() {
     assert_eq!(book.holder("ms1"), Holder::InOwn(named("host", 10)));
 }
 
+/// Podman can change the environment of a container that is there.
+#[test]
+fn a_container_with_another_label_does_not_hold_the_one_before() {
+    let mut book = Book::default();
+    run(&mut book, "a", "ms1", 10);
+    let effects = book.inspected(book.clock(), "a", Some(facts("ms2", Some((10, 7)))));
+    assert_eq!(effects.labels, ids(&["ms1", "ms2"]));
+    assert_eq!((holder(&book, "ms1"), holder(&book, "ms2")), (None, Some("a".to_owned())));
+    run(&mut book, "b", "ms1", 20);
+    assert_eq!(holder(&book, "ms1"), Some("b".to_owned()));
+}
+
 #[test]
 fn nothing_is_missing_before_the_first_listing_is_complete() {
     let mut book = Book::default();
