@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use docker_support::imposter::Imposter;
 use docker_support::proxy::Proxy;
-use docker_support::{Bed, host, rounds, the_pair};
+use docker_support::{Bed, host, in_microservice, rounds, the_pair};
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
+use support::wish::with;
 use support::{Dice, Host, eventually, eventually_ok, pair};
 
 /// Waits until the agent says that it cannot reach Docker, and returns what it says.
@@ -144,6 +145,39 @@ fn an_agent_that_starts_without_docker() {
     bed.wait_connected();
     bed.docker.ask(&["start", "ms1"]);
     bed.wait_pair_in("ms1", "ms2");
+    bed.end(&["ms1", "ms2"]);
+}
+
+/// C41: the agent starts while Docker is away, and what it remembered of the containers is lost (killed before it was written, another state folder). It
+/// does not know which container has which label, so what stands is kept.
+#[test]
+fn docker_is_away_and_the_agent_has_no_memory() {
+    let host = host();
+    let mut bed = Bed::with(&host, host.start_docker_with(&["--live-restore"]), host.agent().on_docker());
+    bed.run_both();
+    bed.agent.put_all(&the_pair());
+    let tap = with(&in_microservice("tap1", "", "ms1", json!({"type": "TAP"})), json!({"veth": null}));
+    bed.agent.put(&tap);
+    bed.agent.wait_configured(&["veth1", "veth2", "tap1"]);
+    let places = [bed.docker.netns("ms1"), bed.docker.netns("ms2")];
+    let links = || places.each_ref().map(|netns| host.links(netns));
+    let before = links();
+    bed.agent.kill();
+    std::fs::remove_file(bed.agent.state_dir().join("microservices.json")).expect("it was written");
+    bed.docker.kill();
+    bed.agent.start();
+    for name in ["veth1", "veth2", "tap1"] {
+        let status = bed.agent.wait_for(name, "PENDING", "MICROSERVICE_MISSING");
+        assert!(status["message"].as_str().is_some_and(|text| text.contains("what stands is kept")), "{status}");
+    }
+    bed.agent.ask(&["resync"]);
+    // What is torn down is so at once; that nothing is cannot be waited for.
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(links(), before, "nothing was done");
+    bed.docker.start();
+    bed.wait_connected();
+    bed.agent.wait_configured(&["veth1", "veth2", "tap1"]);
+    assert_eq!(links(), before, "adopted as it stands");
     bed.end(&["ms1", "ms2"]);
 }
 

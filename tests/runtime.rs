@@ -111,7 +111,12 @@ impl Watch {
     async fn wait_unbound(&mut self, text: &str) {
         loop {
             match self.next().await {
-                NetnsEvent::Unbound { reason: Reason::MicroserviceMissing, message, .. } if message.contains(text) => return,
+                NetnsEvent::Unbound { reason: Reason::MicroserviceMissing, message, .. }
+                | NetnsEvent::Unknown { reason: Reason::MicroserviceMissing, message, .. }
+                    if message.contains(text) =>
+                {
+                    return;
+                }
                 _ => {}
             }
         }
@@ -386,6 +391,47 @@ async fn labels_of_all_kinds() {
     }
     watch.runtime.script().end("a");
     watch.wait_bound(second.netns()).await;
+}
+
+/// What was never heard of is not missing: neither while the runtime is away, nor before it has told of every container after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_missing_before_the_runtime_was_heard() {
+    let process = Process::start();
+    let mut watch = Watch::start(NEVER, |runtime| {
+        let mut script = runtime.script();
+        script.start("c1", "ms1", &process);
+        script.moods.insert("list".to_owned(), Mood::Hang);
+    });
+    for mood in [("inspect", Mood::Hang), ("list", Mood::Fail)] {
+        match watch.next().await {
+            NetnsEvent::Unknown { reason: Reason::MicroserviceMissing, message, .. } => {
+                assert!(message.contains("no answer within 3 s; what stands is kept"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+        watch.runtime.script().moods = [(mood.0.to_owned(), mood.1)].into();
+        eventually("it fails otherwise", || {
+            let failures = watch.health.borrow().counters.failures.load(std::sync::atomic::Ordering::Relaxed);
+            failures > if mood.0 == "inspect" { 1 } else { 2 }
+        })
+        .await;
+        watch.tracker.watch(&slot("ms1"), false);
+    }
+    watch.runtime.script().moods.clear();
+    loop {
+        match watch.next().await {
+            NetnsEvent::Bound { netns, .. } if netns.id == process.netns() => break,
+            NetnsEvent::Unknown { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    // From now on its silence says nothing new.
+    watch.runtime.close();
+    drop(process);
+    match watch.next().await {
+        NetnsEvent::Unbound { message, .. } => assert!(!message.contains("kept"), "{message}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// An agent that starts while the runtime is away finds what it knew, if it is still there.

@@ -89,7 +89,10 @@ impl Configurator {
                 self.attach(netns);
                 self.todo.release.insert(netns.id);
             }
-            NetnsEvent::Bound { slot, .. } | NetnsEvent::Unbound { slot, .. } | NetnsEvent::Refused { slot, .. } => {
+            NetnsEvent::Bound { slot, .. }
+            | NetnsEvent::Unbound { slot, .. }
+            | NetnsEvent::Unknown { slot, .. }
+            | NetnsEvent::Refused { slot, .. } => {
                 let slot = slot.clone();
                 let before = self.places.bound(&slot).map(|netns| netns.id);
                 let moved = self.places.resolve(&event, now.wall);

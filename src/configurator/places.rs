@@ -25,6 +25,8 @@ pub enum Resolution {
     },
     /// Nowhere at the moment.
     Missing(Reason, String),
+    /// That cannot be told; see [`NetnsEvent::Unknown`].
+    Unknown(Reason, String),
     /// To something that can never be used.
     Refused(Reason, String),
 }
@@ -94,6 +96,7 @@ impl Places {
                 (slot, Resolution::Bound { netns: netns.clone(), created: *created, container: container.clone() })
             }
             NetnsEvent::Unbound { slot, reason, message } => (slot, Resolution::Missing(*reason, message.clone())),
+            NetnsEvent::Unknown { slot, reason, message } => (slot, Resolution::Unknown(*reason, message.clone())),
             NetnsEvent::Refused { slot, reason, message } => (slot, Resolution::Refused(*reason, message.clone())),
             NetnsEvent::Found { .. } | NetnsEvent::SearchDone => return Moved::default(),
         };
@@ -178,7 +181,7 @@ impl Places {
 fn bound_id(resolution: &Resolution) -> Option<NetnsId> {
     match resolution {
         Resolution::Bound { netns, .. } => Some(netns.id),
-        Resolution::Resolving | Resolution::Missing(..) | Resolution::Refused(..) => None,
+        Resolution::Resolving | Resolution::Missing(..) | Resolution::Unknown(..) | Resolution::Refused(..) => None,
     }
 }
 
@@ -187,7 +190,9 @@ fn same(a: &Resolution, b: &Resolution) -> bool {
         (Resolution::Bound { netns: a, container: in_a, .. }, Resolution::Bound { netns: b, container: in_b, .. }) => {
             a.id == b.id && in_a == in_b
         }
-        (Resolution::Missing(r, m), Resolution::Missing(s, n)) | (Resolution::Refused(r, m), Resolution::Refused(s, n)) => r == s && m == n,
+        (Resolution::Missing(r, m), Resolution::Missing(s, n))
+        | (Resolution::Unknown(r, m), Resolution::Unknown(s, n))
+        | (Resolution::Refused(r, m), Resolution::Refused(s, n)) => r == s && m == n,
         _ => false,
     }
 }

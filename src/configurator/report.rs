@@ -285,7 +285,7 @@ fn namespace_entry(slot: &NetnsSlot, place: &Place, interfaces: usize) -> Namesp
     let (state, message, cookie, inode) = match &place.resolution {
         Resolution::Resolving => ("RESOLVING", String::new(), 0, 0),
         Resolution::Bound { netns, .. } => ("BOUND", String::new(), netns.id.0.get(), netns.inode),
-        Resolution::Missing(_, message) => ("MISSING", message.clone(), 0, 0),
+        Resolution::Missing(_, message) | Resolution::Unknown(_, message) => ("MISSING", message.clone(), 0, 0),
         Resolution::Refused(_, message) => ("REFUSED", message.clone(), 0, 0),
     };
     let container = match &place.resolution {

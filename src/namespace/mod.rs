@@ -92,6 +92,15 @@ pub enum NetnsEvent {
         /// What is missing, in one sentence.
         message: String,
     },
+    /// It cannot be told where the slot leads, and could not since the agent's start: what an earlier run made there may be right, and stays.
+    Unknown {
+        /// The slot.
+        slot: NetnsSlot,
+        /// MICROSERVICE_MISSING.
+        reason: Reason,
+        /// Who cannot be asked, in one sentence.
+        message: String,
+    },
     /// What stands there can never be used: the wish is invalid as long as this stands there. It is watched all the same.
     Refused {
         /// The slot.
@@ -117,7 +126,7 @@ impl NetnsEvent {
     #[must_use]
     pub fn slot(&self) -> Option<&NetnsSlot> {
         match self {
-            Self::Bound { slot, .. } | Self::Unbound { slot, .. } | Self::Refused { slot, .. } => Some(slot),
+            Self::Bound { slot, .. } | Self::Unbound { slot, .. } | Self::Unknown { slot, .. } | Self::Refused { slot, .. } => Some(slot),
             Self::Found { .. } | Self::SearchDone => None,
         }
     }

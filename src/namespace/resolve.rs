@@ -22,6 +22,8 @@ pub enum Answer {
     Bound(NetnsHandle, Option<Arc<Container>>),
     /// Nowhere for now.
     Unbound(Reason, String),
+    /// That cannot be told: whoever knows cannot be asked, and could not since our start.
+    Unknown(Reason, String),
     /// To something that can never be used.
     Refused(Reason, String),
 }
@@ -31,7 +33,9 @@ impl Answer {
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Bound(a, in_a), Self::Bound(b, in_b)) => a.id == b.id && in_a == in_b,
-            (Self::Unbound(a, x), Self::Unbound(b, y)) | (Self::Refused(a, x), Self::Refused(b, y)) => a == b && x == y,
+            (Self::Unbound(a, x), Self::Unbound(b, y))
+            | (Self::Unknown(a, x), Self::Unknown(b, y))
+            | (Self::Refused(a, x), Self::Refused(b, y)) => a == b && x == y,
             _ => false,
         }
     }

@@ -409,6 +409,7 @@ fn event(slot: NetnsSlot, answer: Answer, created: bool) -> NetnsEvent {
     match answer {
         Answer::Bound(netns, container) => NetnsEvent::Bound { slot, netns, created, container },
         Answer::Unbound(reason, message) => NetnsEvent::Unbound { slot, reason, message },
+        Answer::Unknown(reason, message) => NetnsEvent::Unknown { slot, reason, message },
         Answer::Refused(reason, message) => NetnsEvent::Refused { slot, reason, message },
     }
 }

@@ -86,7 +86,7 @@ impl<'a> Planner<'a> {
             VppSays { .. } => ", which some other program is to make",
         };
         let message = format!("waits for the TAP `{temporary}` in the agent's own namespace{why}");
-        Verdict::Pending(Waiting { reason: Some(Reason::LinkMissing), message, waits_for: vec![temporary.to_string()] })
+        Verdict::Pending(Waiting { reason: Some(Reason::LinkMissing), message, waits_for: vec![temporary.to_string()], keep: false })
     }
 
     /// A TAP that is nobody's, under its temporary name.

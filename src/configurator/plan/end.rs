@@ -171,7 +171,7 @@ fn unfinished(end: Ready<'_>, link: &ObservedLink) -> Option<Verdict> {
     }
     let tentative = link.addresses.iter().filter(wished).find(|have| have.tentative && link.admin_up)?;
     let message = format!("duplicate address detection for {} has not ended", tentative.address.ip());
-    Some(Verdict::Pending(Waiting { reason: None, message, waits_for: vec![tentative.address.ip().to_string()] }))
+    Some(Verdict::Pending(Waiting { reason: None, message, waits_for: vec![tentative.address.ip().to_string()], keep: false }))
 }
 
 fn describe(change: &LinkChange, link: &ObservedLink) -> Vec<String> {

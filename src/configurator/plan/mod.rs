@@ -184,6 +184,8 @@ pub struct Waiting {
     pub message: String,
     /// For whom or what.
     pub waits_for: Vec<String>,
+    /// It may be there already, and nobody can tell: what stands is kept.
+    pub keep: bool,
 }
 
 /// What is to be done, and what is to be said.

@@ -31,7 +31,7 @@ impl<'a> Planner<'a> {
             Standing::AutoTap(end, temporary) => self.plan_auto_tap(end, temporary),
             Standing::HeldByPeer(end, peer) => self.plan_held(end, &peer.clone()),
             Standing::Said(verdict) => {
-                if matches!(verdict, Verdict::Pending(_)) {
+                if matches!(verdict, Verdict::Pending(Waiting { keep: false, .. })) {
                     self.remove_links_of(key);
                 }
                 self.say(key, verdict);
@@ -146,7 +146,7 @@ impl<'a> Planner<'a> {
         let standing = observed.named(&end.wish.key).find(|(id, seen)| id.netns == end.netns && is_veth_end(&seen.mark, &seen.link.kind));
         let Some((link, _)) = standing else {
             let message = format!("its other end `{peer}` is invalid; correct that key");
-            let waiting = Waiting { reason: Some(Reason::PeerMismatch), message, waits_for: vec![peer.to_string()] };
+            let waiting = Waiting { reason: Some(Reason::PeerMismatch), message, waits_for: vec![peer.to_string()], keep: false };
             return self.say(&end.wish.key, Verdict::Pending(waiting));
         };
         self.settle_end(end, end, link, false);

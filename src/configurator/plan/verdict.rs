@@ -126,9 +126,10 @@ fn place(world: World<'_>, wish: &Wish) -> Result<NetnsId, Verdict> {
         Some(Resolution::Bound { netns, .. }) if world.observed.knows(netns.id) => Ok(netns.id),
         Some(Resolution::Bound { .. }) => Err(Verdict::Resolving),
         Some(Resolution::Missing(reason @ Reason::DuplicateLabel, message)) => Err(Verdict::Failed(*reason, message.clone())),
-        Some(Resolution::Missing(reason, message)) => {
-            let waits_for = slot.reference.to_string();
-            Err(Verdict::Pending(Waiting { reason: Some(*reason), message: message.clone(), waits_for: vec![waits_for] }))
+        Some(Resolution::Missing(reason, message)) => Err(pending(*reason, message.clone(), &slot.reference.to_string())),
+        Some(Resolution::Unknown(reason, message)) => {
+            let waits_for = vec![slot.reference.to_string()];
+            Err(Verdict::Pending(Waiting { reason: Some(*reason), message: message.clone(), waits_for, keep: true }))
         }
         Some(Resolution::Refused(reason, message)) => {
             // The message begins with the reference, and so does an error with its field and value: once is enough.
@@ -140,5 +141,5 @@ fn place(world: World<'_>, wish: &Wish) -> Result<NetnsId, Verdict> {
 }
 
 fn pending(reason: Reason, message: String, waits_for: &str) -> Verdict {
-    Verdict::Pending(Waiting { reason: Some(reason), message, waits_for: vec![waits_for.to_owned()] })
+    Verdict::Pending(Waiting { reason: Some(reason), message, waits_for: vec![waits_for.to_owned()], keep: false })
 }

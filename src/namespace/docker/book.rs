@@ -130,7 +130,7 @@ impl Book {
         self.clock
     }
 
-    /// Whether a label that is missing here is missing: the first listing and all its inspections are there, or nobody can be asked.
+    /// Whether a label that is missing here is missing: a complete listing and all its inspections are there.
     pub fn settled(&self) -> bool {
         self.settled
     }
@@ -183,7 +183,7 @@ impl Book {
                 }
             }
         }
-        if self.listed.is_none() && !self.settled {
+        if !self.settled {
             self.waiting.clone_from(&effects.ask);
         }
         self.listed = Some(begun);
@@ -289,8 +289,11 @@ impl Book {
     /// The runtime cannot be asked. What is known stays true until somebody says otherwise.
     pub fn away(&mut self) -> Effects {
         self.clock += 1;
-        self.waiting.clear();
-        self.settled = true;
+        if !self.settled {
+            // What was told so far is not complete, and its inspections will not come.
+            self.waiting.clear();
+            self.listed = None;
+        }
         Effects::default()
     }
 

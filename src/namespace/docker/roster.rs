@@ -177,7 +177,8 @@ impl Roster {
         let known = matches!(self.link, Link::Off) || self.book.settled();
         // What an earlier run knew is true until the runtime says otherwise.
         if !known && !matches!(holder, Holder::Held(..)) {
-            return None;
+            let away = matches!(self.link, Link::Away { .. });
+            return away.then(|| Answer::Unknown(Reason::MicroserviceMissing, self.nobody(label)));
         }
         let shown = label.escape_debug();
         let missing = |message: String| Answer::Unbound(Reason::MicroserviceMissing, message);
@@ -221,8 +222,9 @@ impl Roster {
             Link::Away { since, why } => {
                 write!(
                     message,
-                    " as far as is known: the container runtime has not been reachable at {} since {since}: {why}",
-                    self.endpoint
+                    " as far as is known: the container runtime has not been reachable at {} since {since}: {why}{}",
+                    self.endpoint,
+                    if self.book.settled() { "" } else { "; what stands is kept until it answers" }
                 )
             }
         };

@@ -115,6 +115,24 @@ fn who_was_there_first_has_the_label_and_the_next_one_takes_over() {
     assert_eq!(book.holder("ms1"), Holder::InOwn(named("host", 10)));
 }
 
+/// Neither are they after an outage in the middle of it.
+#[test]
+fn a_listing_that_an_outage_cut_off_proves_nothing() {
+    let mut book = Book::default();
+    book.listed(book.clock(), &ids(&["a", "b"]));
+    book.inspected(book.clock(), "a", Some(facts("", None)));
+    book.away();
+    run(&mut book, "c", "ms2", 10);
+    assert!(!book.settled());
+    let effects = book.listed(book.clock(), &ids(&["a", "b", "c"]));
+    assert!(effects.ask.contains("b") && !book.settled());
+    book.inspected(book.clock(), "b", None);
+    book.inspected(book.clock(), "c", Some(facts("ms2", Some((10, 7)))));
+    assert!(book.settled());
+    book.away();
+    assert!(book.settled(), "what was complete once is kept up by events and the kernel");
+}
+
 /// Podman can change the environment of a container that is there.
 #[test]
 fn a_container_with_another_label_does_not_hold_the_one_before() {
