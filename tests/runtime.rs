@@ -133,7 +133,7 @@ impl Watch {
         self.tracker.recheck();
         self.tracker.watch(&slot("nobody"), false);
         match self.next().await {
-            NetnsEvent::Unbound { slot: asked, .. } if asked == slot("nobody") => {}
+            NetnsEvent::Unbound { slot: asked, .. } | NetnsEvent::Unknown { slot: asked, .. } if asked == slot("nobody") => {}
             other => panic!("expected nothing, got {other:?}"),
         }
     }
@@ -355,9 +355,9 @@ async fn versions_that_do_not_go_together_are_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn labels_of_all_kinds() {
     let (first, second, own) = (Process::start(), Process::start(), Process::start_in_own());
-    for (process, container) in [(&first, "a"), (&second, "b"), (&own, "own")] {
-        process.belongs_to(container);
-    }
+    own.belongs_to("own");
+    // The kernel can tell two processes apart by their start; so it is one here.
+    second.belongs_to("a/b");
     let same = stamp(now() - 5_000_000_000);
     let mut watch = Watch::start(NEVER, |runtime| {
         let mut script = runtime.script();
@@ -377,7 +377,7 @@ async fn labels_of_all_kinds() {
     watch.runtime.script().event("start", "b");
     watch.wait_bound(second.netns()).await;
     // Of two that were started at once nobody can tell which was first.
-    watch.runtime.script().containers.insert("a".to_owned(), started(&first, &same));
+    watch.runtime.script().containers.insert("a".to_owned(), started(&second, &same));
     watch.runtime.script().event("start", "a");
     loop {
         match watch.next().await {

@@ -57,6 +57,11 @@ impl Process {
         }
     }
 
+    /// When it was started, in clock ticks since the boot.
+    pub fn started(&self) -> u64 {
+        self.started
+    }
+
     /// What tells it from every other process, together with this boot's id.
     pub fn mark(&self, boot: &str) -> ProcessMark {
         ProcessMark { started: self.started, inode: self.inode, boot: boot.to_owned() }

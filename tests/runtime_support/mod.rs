@@ -54,7 +54,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Puts it into the control group of this container, as runtimes do with all its processes.
+    /// Puts it into the control group of this container (or of several, as a path), as runtimes do with all its processes.
     pub fn belongs_to(&self, container: &str) {
         let group = self.groups.join(container);
         std::fs::create_dir_all(&group).expect("a control group");
@@ -71,10 +71,15 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let groups = std::fs::read_dir(&self.groups).into_iter().flatten().flatten();
-        groups.filter(|group| group.path().is_dir()).for_each(|group| drop(std::fs::remove_dir(group.path())));
-        let _ = std::fs::remove_dir(&self.groups);
+        remove_groups(&self.groups);
     }
+}
+
+/// A group's files go with it; only groups in it must go first.
+fn remove_groups(group: &Path) {
+    let entries = std::fs::read_dir(group).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).for_each(|inner| remove_groups(&inner));
+    let _ = std::fs::remove_dir(group);
 }
 
 /// Control groups of either version.

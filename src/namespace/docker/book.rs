@@ -43,8 +43,8 @@ pub enum NoPin {
 pub struct Pinned {
     /// It is the agent's own.
     pub own: bool,
-    /// The kernel tells when the run's process ends.
-    pub watched: bool,
+    /// When the run's process was started, by the kernel's clock, which nobody sets back; `None` where the kernel does not tell when it ends.
+    pub born: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,7 +174,7 @@ impl Book {
         for id in ids {
             match self.containers.get_mut(id) {
                 Some(container) if container.label.is_none() => {}
-                Some(Container { run: Some((_, Stage::Tried { pin: Ok(Pinned { watched: true, .. }), confirmed: true })), .. }) => {}
+                Some(Container { run: Some((_, Stage::Tried { pin: Ok(Pinned { born: Some(_), .. }), confirmed: true })), .. }) => {}
                 known => {
                     if let Some(container) = known {
                         container.retry = true;
@@ -305,10 +305,14 @@ impl Book {
             let Some((run, Stage::Tried { pin, confirmed: true })) = &container.run else { continue };
             let named = Named { started: run.started, id: id.clone(), name: container.name.clone() };
             match pin {
-                Ok(Pinned { own: false, .. }) => usable.push(named),
+                Ok(Pinned { own: false, born }) => usable.push((*born, named)),
                 Ok(Pinned { own: true, .. }) => own.push(named),
                 Err(why) => unreachable.push((named, why.clone())),
             }
+        }
+        if usable.iter().any(|(born, _)| born.is_none()) {
+            // Then only the runtime's clock is left.
+            usable.iter_mut().for_each(|(born, _)| *born = None);
         }
         // Without a time first, then by time; which of equal ones comes first is decided by nobody.
         usable.sort();
@@ -320,8 +324,10 @@ impl Book {
                 (None, Some((first, why))) => Holder::Unreachable(first, why),
                 (None, None) => Holder::Nobody,
             },
-            [first, second, ..] if first.started.is_none() || first.started == second.started => Holder::Tie(usable),
-            [first, others @ ..] => Holder::Held(first.clone(), others.iter().chain(&own).cloned().collect()),
+            [(born, first), (next, second), ..] if born == next && (first.started.is_none() || first.started == second.started) => {
+                Holder::Tie(usable.into_iter().map(|(_, named)| named).collect())
+            }
+            [(_, first), others @ ..] => Holder::Held(first.clone(), others.iter().map(|(_, named)| named).chain(&own).cloned().collect()),
         }
     }
 

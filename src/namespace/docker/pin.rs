@@ -30,7 +30,7 @@ pub struct Pin {
 impl Pin {
     /// What the book needs to know.
     pub fn outline(&self) -> Pinned {
-        Pinned { own: self.handle.own, watched: self.process.is_some() }
+        Pinned { own: self.handle.own, born: self.process.as_ref().map(|process| process.started()) }
     }
 
     /// Whether the runtime has taken its file away, or put another namespace there. `false` where that cannot be told.

@@ -15,7 +15,7 @@ fn ids(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(ToString::to_string).collect()
 }
 
-const GOOD: Pinned = Pinned { own: false, watched: true };
+const GOOD: Pinned = Pinned { own: false, born: Some(1) };
 
 /// Brings a container into the book, all the way.
 fn run(book: &mut Book, id: &str, label: &str, started: i64) {
@@ -99,7 +99,7 @@ fn who_was_there_first_has_the_label_and_the_next_one_takes_over() {
     assert_eq!(holder(&book, "ms1"), Some("b".to_owned()));
     let told = facts("ms1", Some((10, 9)));
     book.inspected(book.clock(), "host", Some(told.clone()));
-    book.pinned("host", told.run.unwrap(), Ok(Pinned { own: true, watched: true }));
+    book.pinned("host", told.run.unwrap(), Ok(Pinned { own: true, born: Some(1) }));
     book.inspected(book.clock(), "host", Some(told));
     let named = |id: &str, started| Named { started: Some(started), id: id.to_owned(), name: "n".to_owned() };
     assert_eq!(book.holder("ms1"), Holder::Held(named("b", 20), vec![named("a", 30), named("host", 10)]), "one that can be used");
@@ -113,6 +113,24 @@ fn who_was_there_first_has_the_label_and_the_next_one_takes_over() {
     assert_eq!(book.holder("ms1"), Holder::Tie(vec![named("b", 50), named("c", 50)]));
     book.listed(book.clock(), &ids(&["host"]));
     assert_eq!(book.holder("ms1"), Holder::InOwn(named("host", 10)));
+}
+
+/// A clock that is set back makes no later one the first.
+#[test]
+fn who_was_there_first_is_told_by_the_kernel_where_it_can() {
+    let mut book = Book::default();
+    for (id, started, born) in [("a", 100, Some(5)), ("b", 10, Some(6))] {
+        let told = facts("ms1", Some((started, 7)));
+        book.inspected(book.clock(), id, Some(told.clone()));
+        book.pinned(id, told.run.unwrap(), Ok(Pinned { own: false, born }));
+        book.inspected(book.clock(), id, Some(told));
+    }
+    assert_eq!(holder(&book, "ms1"), Some("a".to_owned()));
+    let told = facts("ms1", Some((50, 8)));
+    book.inspected(book.clock(), "c", Some(told.clone()));
+    book.pinned("c", told.run.unwrap(), Ok(Pinned { own: false, born: None }));
+    book.inspected(book.clock(), "c", Some(told));
+    assert_eq!(holder(&book, "ms1"), Some("b".to_owned()), "one of which the kernel does not tell: by the runtime's clock");
 }
 
 /// Neither are they after an outage in the middle of it.
