@@ -131,8 +131,12 @@ impl Configurator {
             match outcome {
                 Outcome::Done(_) => {
                     counters.steps_done.fetch_add(1, Ordering::Relaxed);
-                    if let Action::DeleteLink { link, .. } = &step.action {
+                    if let Action::DeleteLink { link, open, because, .. } = &step.action {
                         self.observed.note_reaping(*link);
+                        if *open {
+                            let link = step.subject.escape_debug();
+                            tracing::warn!(%link, because, "a TAP is removed under the program that has it open; the program must open it again");
+                        }
                     }
                 }
                 Outcome::Failed(error) => {

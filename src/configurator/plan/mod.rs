@@ -140,6 +140,8 @@ pub enum Action {
         doomed_group: u32,
         /// Why a link goes that is still wished: what it was made with is not what is wished now. Empty for what nobody wishes.
         because: String,
+        /// A program has it open, and loses it.
+        open: bool,
     },
 }
 

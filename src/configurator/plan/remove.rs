@@ -8,7 +8,7 @@ use crate::configurator::desired::Key;
 use crate::configurator::observed::Seen;
 use crate::model::ExpectedMark;
 use crate::model::owner::Mark;
-use crate::model::{HostIfName, LinkId, MarkKind};
+use crate::model::{HostIfName, LinkId, LinkKind, MarkKind};
 
 impl Planner<'_> {
     /// Removes all links of ours with this logical name.
@@ -89,7 +89,8 @@ impl Planner<'_> {
         let subject = self.subject(seen.logical().map_or(&*seen.link.name, |(_, name)| name.as_str()), link.netns);
         let mark = ExpectedMark { group: seen.link.group, alias: seen.link.alias.clone() };
         let (doomed_group, because) = (self.world.owner.doomed_group(), because.to_owned());
-        let action = Action::DeleteLink { link, mark, doomed_group, because };
+        let open = matches!(&seen.link.kind, LinkKind::Tun(info) if info.open);
+        let action = Action::DeleteLink { link, mark, doomed_group, because, open };
         self.push(key, &subject, action, Vec::new());
     }
 }

@@ -26,8 +26,9 @@ impl fmt::Display for Step {
                 write!(f, "add-address {subject} {}{how}", new.address)
             }
             Action::RemoveAddress(_, address) => write!(f, "remove-address {subject} {address}"),
-            Action::DeleteLink { link, because, .. } => {
+            Action::DeleteLink { link, because, open, .. } => {
                 write!(f, "delete-link {subject} index {}", link.ifindex)?;
+                f.write_str(if *open { " under the program that has it open" } else { "" })?;
                 if because.is_empty() { Ok(()) } else { write!(f, " to make it anew: {because}") }
             }
         }

@@ -77,6 +77,20 @@ fn other_settings_make_it_anew_and_say_so() {
     }
 }
 
+/// Its program cannot be spared; so it is told.
+#[test]
+fn that_a_program_loses_it_is_said() {
+    let mut bench = Bench::new();
+    bench.put(&[("tap1", &tap("", ""))]);
+    bench.world.set_tun(id(&bench), |info| info.open = true).unwrap();
+    bench.run();
+    bench.put(&[("tap1", &tap(r#""owner":1"#, ""))]);
+    let told = history(&bench);
+    assert!(told.contains("under the program that has it open to make it anew: owner is nobody, wished 1"), "{told}");
+    bench.del("tap1");
+    assert_eq!(history(&bench).matches("under the program").count(), 1, "nobody has opened the new one");
+}
+
 #[test]
 fn whoever_opens_it_chooses_its_header() {
     let mut bench = Bench::new();
