@@ -14,7 +14,7 @@ use super::short;
 use crate::model::netns::MICROSERVICE_VARIABLE;
 use crate::model::{Reason, Timestamp};
 use crate::namespace::Container;
-use crate::namespace::process::Process;
+use crate::namespace::process::{Found, Process};
 use crate::namespace::resolve::{Answer, Resolver};
 
 /// How the runtime stands, for the words.
@@ -43,6 +43,8 @@ pub struct Roster {
     same_numbers: bool,
     /// Labels of which a warning about several containers was logged, with those.
     warned: HashMap<String, BTreeSet<String>>,
+    /// Labels whose container ended while no agent ran, as the kernel shows.
+    ended: BTreeSet<String>,
 }
 
 impl Roster {
@@ -60,11 +62,30 @@ impl Roster {
     fn empty(endpoint: Option<String>, memory: Memory, desk: Arc<Desk>) -> Self {
         let link = if endpoint.is_some() { Link::Starting } else { Link::Off };
         let endpoint = endpoint.unwrap_or_default();
-        Self { book: Book::default(), pins: HashMap::new(), desk, link, endpoint, memory, same_numbers: false, warned: HashMap::new() }
+        Self {
+            book: Book::default(),
+            pins: HashMap::new(),
+            desk,
+            link,
+            endpoint,
+            memory,
+            same_numbers: false,
+            warned: HashMap::new(),
+            ended: BTreeSet::new(),
+        }
     }
 
     /// A run counts as what it was when the same process is still in the same namespace.
     fn recall(&mut self, record: Record, resolver: &Resolver) {
+        let ended = match Process::find(record.pid) {
+            Ok(Found::Process(process)) => resolver.mark(&process) != record.mark(),
+            Ok(Found::Nobody | Found::Thread) => true,
+            Err(_) => false,
+        };
+        if ended {
+            self.ended.insert(record.label);
+            return;
+        }
         let run = Run { started: record.started, pid: record.pid };
         let Ok(pin) = pin(resolver, &record.id, run, record.sandbox.as_deref(), false) else { return };
         let same = pin.process.as_ref().is_some_and(|process| resolver.mark(process) == record.mark());
@@ -135,7 +156,8 @@ impl Roster {
             let Some((run, sandbox)) = self.book.to_pin(&id) else { continue };
             let outcome = pin(resolver, &id, run, sandbox.as_deref(), self.same_numbers).map(|pin| {
                 let outline = pin.outline();
-                self.same_numbers |= pin.process.is_some() && pin.sandbox.is_some();
+                // In the agent's own namespace there are many: one that has the number by chance proves nothing.
+                self.same_numbers |= pin.process.is_some() && pin.sandbox.is_some() && !pin.handle.own;
                 self.pins.insert(id.clone(), (run, pin));
                 outline
             });
@@ -177,8 +199,13 @@ impl Roster {
         let known = matches!(self.link, Link::Off) || self.book.settled();
         // What an earlier run knew is true until the runtime says otherwise.
         if !known && !matches!(holder, Holder::Held(..)) {
-            let away = matches!(self.link, Link::Away { .. });
-            return away.then(|| Answer::Unknown(Reason::MicroserviceMissing, self.nobody(label)));
+            if !matches!(self.link, Link::Away { .. }) {
+                return None;
+            }
+            if !self.ended.contains(label) {
+                let message = format!("{}; what stands is kept until it answers", self.nobody(label));
+                return Some(Answer::Unknown(Reason::MicroserviceMissing, message));
+            }
         }
         let shown = label.escape_debug();
         let missing = |message: String| Answer::Unbound(Reason::MicroserviceMissing, message);
@@ -222,9 +249,8 @@ impl Roster {
             Link::Away { since, why } => {
                 write!(
                     message,
-                    " as far as is known: the container runtime has not been reachable at {} since {since}: {why}{}",
-                    self.endpoint,
-                    if self.book.settled() { "" } else { "; what stands is kept until it answers" }
+                    " as far as is known: the container runtime has not been reachable at {} since {since}: {why}",
+                    self.endpoint
                 )
             }
         };
