@@ -26,7 +26,7 @@ pub enum NameError {
     #[error("must not contain {0}")]
     Character(&'static str),
     /// A whole name that the kernel keeps for itself.
-    #[error("`{0}` is reserved by the kernel")]
+    #[error("is reserved by the kernel")]
     Reserved(&'static str),
 }
 
