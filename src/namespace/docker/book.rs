@@ -122,6 +122,8 @@ pub struct Book {
     /// Containers of the first listing of which nothing final is known yet.
     waiting: BTreeSet<String>,
     settled: bool,
+    /// Containers of the first listing that could not be inspected: each may have any label, until it is inspected or gone.
+    doubts: BTreeSet<String>,
 }
 
 impl Book {
@@ -133,6 +135,11 @@ impl Book {
     /// Whether a label that is missing here is missing: a complete listing and all its inspections are there.
     pub fn settled(&self) -> bool {
         self.settled
+    }
+
+    /// Whether a container that ran before the first listing was never inspected, so that a label that is missing here may be its label.
+    pub fn doubtful(&self) -> bool {
+        !self.doubts.is_empty()
     }
 
     /// The run that this container is in.
@@ -171,6 +178,7 @@ impl Book {
                 self.remove(&id);
             }
         }
+        self.doubts.retain(|id| ids.contains(id));
         for id in ids {
             match self.containers.get_mut(id) {
                 Some(container) if container.label.is_none() => {}
@@ -233,6 +241,9 @@ impl Book {
             Some(container) => begun < container.ended_at,
             None => self.listed.is_some_and(|listed| begun < listed),
         };
+        if !stale {
+            self.doubts.remove(id);
+        }
         match facts {
             _ if stale => self.ask(id, &mut effects),
             None => {
@@ -248,7 +259,9 @@ impl Book {
     /// An inspection brought no answer; the next listing asks again.
     pub fn unanswered(&mut self, id: &str) -> Effects {
         self.clock += 1;
-        self.waiting.remove(id);
+        if self.waiting.remove(id) {
+            self.doubts.insert(id.to_owned());
+        }
         self.settle();
         Effects::default()
     }

@@ -119,7 +119,7 @@ impl Roster {
 
     /// Takes what the runtime told; returns the labels whose answer may be another one now, `None` for all.
     pub fn take(&mut self, news: News, resolver: &Resolver) -> Option<BTreeSet<String>> {
-        let was_settled = self.book.settled();
+        let before = (self.book.settled(), self.book.doubtful());
         let effects = match news {
             News::Listed(begun, ids) => self.book.listed(begun, &ids),
             News::Inspected(begun, id, facts) => self.book.inspected(begun, &id, facts),
@@ -136,7 +136,7 @@ impl Roster {
             }
         };
         let labels = self.carry_out(effects, resolver);
-        if self.book.settled() == was_settled { Some(labels) } else { None }
+        if (self.book.settled(), self.book.doubtful()) == before { Some(labels) } else { None }
     }
 
     fn turn(&mut self, link: Link) -> Option<BTreeSet<String>> {
@@ -196,14 +196,16 @@ impl Roster {
     /// Where a label leads; `None`: that is not known yet.
     pub fn answer(&self, label: &str) -> Option<Answer> {
         let holder = self.book.holder(label);
-        let known = matches!(self.link, Link::Off) || self.book.settled();
+        let settled = self.book.settled();
+        let known = matches!(self.link, Link::Off) || settled && !self.book.doubtful();
         // What an earlier run knew is true until the runtime says otherwise.
         if !known && !matches!(holder, Holder::Held(..)) {
-            if !matches!(self.link, Link::Away { .. }) {
+            if !settled && !matches!(self.link, Link::Away { .. }) {
                 return None;
             }
             if !self.ended.contains(label) {
-                let message = format!("{}; what stands is kept until it answers", self.nobody(label));
+                let unless = if settled { ", unless it is one that could not be inspected yet" } else { "" };
+                let message = format!("{}{unless}; what stands is kept until it answers", self.nobody(label));
                 return Some(Answer::Unknown(Reason::MicroserviceMissing, message));
             }
         }

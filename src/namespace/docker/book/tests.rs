@@ -80,6 +80,29 @@ fn a_late_end_of_an_earlier_run_ends_nothing() {
 }
 
 #[test]
+fn one_of_the_first_listing_that_cannot_be_inspected_leaves_doubt_until_it_is_or_is_gone() {
+    for gone in [false, true] {
+        let mut book = Book::default();
+        book.listed(book.clock(), &ids(&["a", "b"]));
+        run(&mut book, "a", "ms1", 10);
+        assert!(!book.settled());
+        book.unanswered("b");
+        assert!(book.settled() && book.doubtful());
+        book.listed(book.clock(), &ids(&["a", "b"]));
+        assert!(book.doubtful(), "it may still have any label");
+        if gone {
+            book.listed(book.clock(), &ids(&["a"]));
+        } else {
+            book.inspected(book.clock(), "b", Some(facts("", Some((5, 8)))));
+        }
+        assert!(!book.doubtful());
+        // Later ones are missed by their events alone: what they would have had was nobody's before.
+        book.unanswered("c");
+        assert!(!book.doubtful());
+    }
+}
+
+#[test]
 fn what_the_kernel_saw_end_stays_ended_whatever_the_runtime_says() {
     let mut book = Book::default();
     run(&mut book, "a", "ms1", 10);
