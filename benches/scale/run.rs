@@ -97,8 +97,10 @@ impl<'h> Run<'h> {
         mut take: impl FnMut(&mut HashSet<String>, String, Option<Value>) -> bool + Send,
     ) -> Instant {
         let options = WatchOptions::new().with_prefix().with_start_revision(since + 1);
-        self.etcd.client(async |mut client| {
+        self.etcd.client(async |client| {
             let mut names = HashSet::new();
+            // All statuses of a cold start may have been written by the time this asks: more than the 4 MiB of a default client.
+            let mut client = client.watch_client().max_decoding_message_size(64 << 20);
             let mut watch = client.watch(bed::status_prefix(&self.label), Some(options)).await.unwrap();
             loop {
                 let message = tokio::time::timeout(LIMIT, watch.message()).await;
