@@ -191,9 +191,8 @@ async fn nobody_keeps_the_agent_from_stopping() {
     let put = pb::PutRequest { key: format!("{PREFIX}a"), value: b"{}".to_vec(), wait: api_support::wait(60) };
     let waiting = tokio::spawn(async move { waiter.put(put).await });
     host.store.revision.subscribe().wait_for(|r| *r == 1).await.unwrap();
-    let begin = std::time::Instant::now();
-    host.stop().await;
-    assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
+    // Each of them could hold it up for ever.
+    tokio::time::timeout(std::time::Duration::from_secs(50), host.stop()).await.expect("it stops");
     assert_eq!(waiting.await.unwrap().unwrap_err().code(), Code::Unavailable);
 }
 

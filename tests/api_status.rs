@@ -103,7 +103,7 @@ type Seen = (Kind, u64, String);
 async fn take(events: &mut tonic::Streaming<pb::InterfaceEvent>, count: usize) -> Vec<Seen> {
     let mut seen = Vec::new();
     while seen.len() < count {
-        let e = tokio::time::timeout(std::time::Duration::from_secs(10), events.message()).await.unwrap().unwrap().unwrap();
+        let e = tokio::time::timeout(std::time::Duration::from_secs(60), events.message()).await.unwrap().unwrap().unwrap();
         assert_eq!(e.status.is_some(), matches!(e.kind(), Kind::Added | Kind::Changed));
         seen.push((e.kind(), e.sequence, e.name));
     }

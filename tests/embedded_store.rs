@@ -36,7 +36,7 @@ async fn writes_come_back_through_the_source_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("state"));
     let mut source = start(&store);
-    source.live(Duration::from_secs(5)).await;
+    source.live(store_support::SOON).await;
     assert_eq!(store.write(vec![put("a", "1"), put("b", "1")]).await.unwrap(), 2);
     assert_eq!(store.write(vec![put("a", "2")]).await.unwrap(), 3);
     assert_eq!(store.write(vec![Write::Delete(relative("b")), Write::Delete(relative("never"))]).await.unwrap(), 4);

@@ -168,8 +168,8 @@ fn another_member_takes_over_from_a_killed_or_a_frozen_one() {
         assert_ne!(first, second);
         members[first].up();
         members[second].pause();
-        source.down(Duration::from_secs(20)).await;
-        let live = source.live(Duration::from_secs(20)).await;
+        source.down(SOON).await;
+        let live = source.live(SOON).await;
         assert_ne!(ours(&live.message, &members), second);
         let writer = store(given);
         let end = Instant::now() + SOON;
@@ -199,7 +199,7 @@ fn a_member_without_majority_is_left() {
         })
         .await;
         members[1].up();
-        source.live(Duration::from_secs(20)).await;
+        source.live(SOON).await;
         source.end().await;
     });
 }

@@ -105,7 +105,7 @@ fn a_large_listing_is_read_in_pages_at_one_revision() {
             writer.write(vec![put(&format!("t{n:02}"), vec![b'y'; 1_200_000])]).await.unwrap();
         }
         let mut source = start(store(options(&[&etcd.endpoint()])));
-        source.live(Duration::from_secs(30)).await;
+        source.live(SOON).await;
         let told = source.sink.told();
         assert_eq!(told.view.len(), 1290);
         assert!(told.view.values().all(|value| value.value.len() >= 12_000));
@@ -161,12 +161,12 @@ fn what_happened_during_an_outage_is_found_although_it_was_compacted() {
         let revision = writer.write(vec![Write::Delete(relative("gone"))]).await.unwrap();
         // At the very revision of the delete: a resumed watch would never hear of it.
         etcd.ctl(&["compact", &revision.to_string()]);
-        let down = source.down(Duration::from_secs(20)).await;
+        let down = source.down(SOON).await;
         assert!(down.message.contains("127.0.0.1:3000"), "{}", down.message);
         etcd.kill();
         etcd.up();
         proxy.stall.store(false, Ordering::Relaxed);
-        source.live(Duration::from_secs(20)).await;
+        source.live(SOON).await;
         let told = source.sink.told();
         assert_eq!((told.value("gone"), told.value("changed"), told.value("kept")), (None, Some("2".to_owned()), Some("1".to_owned())));
         source.end().await;
@@ -214,7 +214,7 @@ fn a_frozen_etcd_is_noticed_and_healed() {
         let mut source = start(store(options(&[&etcd.endpoint()])));
         let before = source.live(SOON).await;
         etcd.pause();
-        let down = source.down(Duration::from_secs(20)).await;
+        let down = source.down(SOON).await;
         assert!(down.since >= before.since && down.last_heard.is_some(), "{down:?}");
         etcd.cont();
         etcd.wait_ready();
@@ -292,7 +292,7 @@ fn starts_without_etcd_and_recovers_by_itself() {
         assert_eq!(source.sink.told().begun, 0, "nothing is listed while nothing can be read");
         etcd.up();
         etcd.put(&key("a"), "1");
-        source.live(Duration::from_secs(20)).await;
+        source.live(SOON).await;
         source.sink.wait_value("a", Some("1")).await;
         assert_eq!(log.count(" WARN ", "etcd is not readable"), 1, "one line per outage:\n{}", log.text());
         assert_eq!(log.count(" INFO ", "reading wishes from etcd"), 1, "{}", log.text());

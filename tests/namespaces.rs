@@ -22,7 +22,7 @@ use vnf_agent::model::{NetnsId, NetnsRef, NetnsSlot, Reason};
 use vnf_agent::namespace::{NetnsEvent, NetnsHandle, NetnsSink, NetnsTracker, Remembered, Tracker, TrackerOptions};
 
 const NOTHING: Option<&str> = None;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Inbox(Mutex<Sender<NetnsEvent>>);
 
@@ -49,8 +49,14 @@ impl Watch {
         Self::start(TrackerOptions { create_named: false, ..TrackerOptions::default() })
     }
 
+    /// Only what it is told of can wake it.
+    fn without_a_clock() -> Self {
+        let never = Duration::from_secs(3600);
+        Self::start(TrackerOptions { create_named: false, check_all_every: never, check_unbound_every: never, ..TrackerOptions::default() })
+    }
+
     fn next(&self) -> NetnsEvent {
-        self.events.recv_timeout(PATIENCE).expect("an event within ten seconds")
+        self.events.recv_timeout(PATIENCE).expect("an event")
     }
 
     fn ask(&self, slot: &NetnsSlot) -> NetnsEvent {
@@ -259,16 +265,12 @@ fn a_bare_file_is_waited_for_and_taken_at_once_when_mounted() {
     sandbox(|| {
         fs::create_dir_all("/run/netns").unwrap();
         fs::write(red(), "").unwrap();
-        let watch = Watch::plain();
+        let watch = Watch::without_a_clock();
         assert!(unbound(watch.ask(&named("red"))).contains("nothing is mounted"));
         assert!(unbound(watch.ask_file("/run/netns/red")).contains("nothing is mounted"));
         thread::sleep(Duration::from_millis(300));
         let cookie = mount_netns(&red());
-        let start = Instant::now();
         assert_eq!(bound(watch.next()).id.0.get(), cookie);
-        println!("taken {:?} after the mount", start.elapsed());
-        // By the mount itself, not by the clock.
-        assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
         assert_eq!(bound(watch.next()).id.0.get(), cookie);
     });
 }
@@ -323,10 +325,8 @@ fn what_is_no_network_namespace_is_named() {
     sandbox(|| {
         let watch = Watch::plain();
         let bad = |path: &str, what: &str| {
-            let start = Instant::now();
             let message = refused(watch.ask_file(path), Reason::BadNamespace);
             assert!(message.contains(what) && message.contains(&path[..path.len().min(40)]), "{path}: {message}");
-            assert!(start.elapsed() < Duration::from_secs(1), "{path}: {:?}", start.elapsed());
         };
         fs::create_dir_all("/run/x/dir").unwrap();
         fs::write("/run/x/plain", "").unwrap();
@@ -428,7 +428,7 @@ fn references_to_the_agents_own_namespace_are_refused() {
 fn a_process_is_bound_until_it_ends() {
     sandbox(|| {
         let mut holder = Holder::start();
-        let watch = Watch::plain();
+        let watch = Watch::without_a_clock();
         let file = NetnsSlot::new(NetnsRef::File(format!("/proc/{}/ns/net", holder.pid()).into()), 7);
         let netns = bound(watch.ask(&holder.slot(7)));
         assert_eq!(netns.id.0.get(), holder.cookie());
@@ -436,12 +436,10 @@ fn a_process_is_bound_until_it_ends() {
         assert_eq!(bound(watch.ask(&file)).id, netns.id);
         watch.silent();
         holder.0.kill().unwrap(); // A zombie from here on.
-        let killed = Instant::now();
         for _ in 0..2 {
             let message = unbound(watch.next());
             assert!(message.contains("has ended; write the key again"), "{message}");
         }
-        assert!(killed.elapsed() < Duration::from_secs(1), "told by the process itself, not by the clock: {:?}", killed.elapsed());
         assert!(unbound(watch.ask(&holder.slot(8))).contains("has ended"), "a zombie, first seen");
         holder.end();
         assert!(unbound(watch.ask(&holder.slot(7))).contains("has ended"), "for good");

@@ -12,7 +12,7 @@ use vnf_agent::linux::nic::{NicKernel, Renaming};
 use vnf_agent::model::nic::{NicConfig, NicLink};
 use vnf_agent::namespace::NetnsHandle;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host with a NIC `nic0` whose other end is in a namespace of its own.
 struct Bed {

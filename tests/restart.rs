@@ -144,7 +144,7 @@ fn a_start_removes_the_statuses_of_a_killed_agent() {
     agent.wait_ready();
     let ready = Instant::now();
     eventually_eq("it is gone", &0, statuses);
-    assert!(ready.elapsed() < Duration::from_secs(3), "it stood for {:?}", ready.elapsed());
+    assert!(ready.elapsed() < Duration::from_secs(8), "it stood for {:?}", ready.elapsed());
 }
 
 /// C67, roughly: killed in the middle of many changes, it converges from wherever it was.

@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use crate::config::Config;
 use crate::configurator::inbox::Inbox;
 use crate::configurator::published::Published;
-use crate::external_node::controller::inbox::{Batch, NodeInbox};
+use crate::external_node::controller::inbox::NodeInbox;
 use crate::external_node::controller::published::PublishedNodes;
 use crate::external_node::controller::{Guardian, NodeController, NodeParts, StoreState};
 use crate::external_node::flows::BridgeFlows;
@@ -97,12 +97,11 @@ pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<o
     let (alive, ended) = oneshot::channel();
     let work = move || {
         let _alive: oneshot::Sender<()> = alive;
-        let Some(first) = asleep(&setup.config.state_dir, &inbox) else { return };
+        if !has_reason_to_live(&setup.config.state_dir, &inbox) {
+            return;
+        }
         match controller(&setup, &inbox) {
-            Ok((controller, _watch)) => {
-                inbox.store_events(first.store);
-                controller.run(&inbox);
-            }
+            Ok((controller, _watch)) => controller.run(&inbox),
             Err(error) => {
                 tracing::error!(error = format!("{error:#}"), "the external node cannot be served");
                 while !inbox.take(Instant::now() + ASLEEP).stop {}
@@ -113,27 +112,11 @@ pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<o
     Ok(ended)
 }
 
-/// Waits for a reason to live; what came in until then. `None` when the agent stops first.
-fn asleep(state_dir: &Path, inbox: &NodeInbox) -> Option<Batch> {
-    let mut heard = Batch::default();
-    loop {
-        let journals = JournalFolder::open(state_dir).and_then(|folder| folder.all()).is_ok_and(|all| !all.is_empty());
-        let wished = heard.store.iter().any(|event| matches!(event, StoreEvent::InitApply(..) | StoreEvent::Apply(..)));
-        if journals || wished {
-            return Some(heard);
-        }
-        let batch = inbox.take(Instant::now() + ASLEEP);
-        if batch.stop {
-            return None;
-        }
-        for event in batch.store {
-            // A listing says everything that was said before.
-            if event == StoreEvent::Init {
-                heard.store.clear();
-            }
-            heard.store.push(event);
-        }
-    }
+/// Waits for the first journal or wish. `false` when the agent stops first.
+fn has_reason_to_live(state_dir: &Path, inbox: &NodeInbox) -> bool {
+    let journals = JournalFolder::open(state_dir).and_then(|folder| folder.all()).is_ok_and(|all| !all.is_empty());
+    let wished = |event: &StoreEvent| matches!(event, StoreEvent::InitApply(..) | StoreEvent::Apply(..));
+    journals || inbox.wait_for(|batch| batch.store.iter().any(wished))
 }
 
 fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(NodeController, SwitchWatch)> {

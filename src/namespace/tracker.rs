@@ -38,6 +38,10 @@ pub struct TrackerOptions {
     pub remembered: Vec<Remembered>,
     /// Where the container runtime is, in words; `None`: nobody follows one. Who does takes [`Tracker::runtime_port`].
     pub runtime: Option<String>,
+    /// How often everything is looked at, told or not.
+    pub check_all_every: Duration,
+    /// How often what is not bound is looked at, told or not.
+    pub check_unbound_every: Duration,
 }
 
 impl Default for TrackerOptions {
@@ -50,6 +54,8 @@ impl Default for TrackerOptions {
             file_roots: vec![PathBuf::from("/run")],
             remembered: Vec::new(),
             runtime: None,
+            check_all_every: Duration::from_secs(5),
+            check_unbound_every: Duration::from_secs(1),
         }
     }
 }

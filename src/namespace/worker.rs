@@ -27,10 +27,6 @@ use super::tracker::{Request, Requests, TrackerOptions};
 use super::{NetnsEvent, NetnsSink, create};
 use crate::model::{NetnsRef, NetnsSlot, Reason};
 
-/// How often everything is looked at.
-const FULL_CHECK: Duration = Duration::from_secs(5);
-/// How often what is not bound is looked at.
-const QUICK_CHECK: Duration = Duration::from_secs(1);
 /// Least pause between two looks because of mounts; a host that starts containers all the time mounts all the time.
 const MOUNT_PAUSE: Duration = Duration::from_millis(10);
 /// …and at most this share of the time is spent on it: one part in twenty.
@@ -112,6 +108,7 @@ impl Worker {
     pub(super) fn new(parts: Parts) -> io::Result<Self> {
         let now = Instant::now();
         let Parts { options, resolver, roster, sink, requests, last_check } = parts;
+        let (next_full, next_quick) = (now + options.check_all_every, now + options.check_unbound_every);
         Ok(Self {
             options,
             resolver,
@@ -125,8 +122,8 @@ impl Worker {
             stopping: Arc::new(AtomicBool::new(false)),
             events: Vec::new(),
             last_check,
-            next_full: now + FULL_CHECK,
-            next_quick: now + QUICK_CHECK,
+            next_full,
+            next_quick,
             mounts_changed: false,
             next_mount_look: now,
             recheck: false,
@@ -266,14 +263,14 @@ impl Worker {
     fn look_where_due(&mut self) {
         let now = Instant::now();
         if now >= self.next_full {
-            self.next_full = now + FULL_CHECK;
-            self.next_quick = now + QUICK_CHECK;
+            self.next_full = now + self.options.check_all_every;
+            self.next_quick = now + self.options.check_unbound_every;
             for watched in self.slots.values_mut().filter(|watched| matches!(watched.creation, Creation::Failed(_))) {
                 watched.creation = Creation::Wanted;
             }
             self.look_at(Scope::All);
         } else if now >= self.next_quick {
-            self.next_quick = now + QUICK_CHECK;
+            self.next_quick = now + self.options.check_unbound_every;
             self.look_at(Scope::Unsettled);
         }
         if self.mounts_changed && now >= self.next_mount_look {

@@ -26,7 +26,7 @@ pub const DOOMED: u32 = 0x5700_1234;
 pub const PROTO: u8 = 118;
 /// Name of the threads that live in a namespace of the test.
 pub const INSIDE: &str = "test-netns";
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 type Job = Box<dyn FnOnce() + Send>;
 

@@ -102,7 +102,7 @@ impl Etcd {
 
     /// Waits until it takes connections and has a leader.
     pub fn wait_ready(&self) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         while !self.try_ctl(&["get", "--consistency=l", "ready?"]).0 {
             assert!(Instant::now() < end, "etcd does not answer:\n{}", std::fs::read_to_string(self.log()).unwrap_or_default());
             std::thread::sleep(Duration::from_millis(50));

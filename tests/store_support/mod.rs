@@ -153,12 +153,12 @@ impl Recorder {
 
     /// Waits until a wish has this value, or is absent.
     pub async fn wait_value(&self, name: &str, value: Option<&str>) {
-        self.wait(Duration::from_secs(20), &format!("{name} becomes {value:?}"), |told| told.value(name).as_deref() == value).await;
+        self.wait(SOON, &format!("{name} becomes {value:?}"), |told| told.value(name).as_deref() == value).await;
     }
 
     /// Waits for this many complete listings.
     pub async fn wait_listings(&self, count: usize) {
-        self.wait(Duration::from_secs(20), &format!("{count} listings"), |told| told.listings.len() >= count).await;
+        self.wait(SOON, &format!("{count} listings"), |told| told.listings.len() >= count).await;
     }
 }
 
@@ -221,12 +221,12 @@ impl Running {
     /// Ends it; it must obey at once.
     pub async fn end(self) {
         self.stop.cancel();
-        tokio::time::timeout(Duration::from_secs(2), self.task).await.expect("the source ends when told").expect("without a panic");
+        tokio::time::timeout(SOON, self.task).await.expect("the source ends when told").expect("without a panic");
     }
 }
 
 /// Long enough for anything that has no reason to wait.
-pub const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// Options without any credentials.
 pub fn options(endpoints: &[&str]) -> EtcdOptions {

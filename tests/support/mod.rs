@@ -37,7 +37,7 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 /// How long a condition may take. Generous: the tests say what must become true, never how fast on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until the condition holds.
 ///

@@ -57,8 +57,16 @@ impl NodeInbox {
     }
 
     /// Hands over events of the store. Few keys are nodes, so this never waits.
-    pub fn store_events(&self, events: Vec<StoreEvent>) {
-        self.change(|batch| batch.store.extend(events));
+    ///
+    /// A listing says everything that was said before it: what nobody has taken yet is dropped, so that an agent without nodes does not hoard listings.
+    pub fn store_events(&self, mut events: Vec<StoreEvent>) {
+        self.change(|batch| {
+            if let Some(listing) = events.iter().rposition(|event| *event == StoreEvent::Init) {
+                events.drain(..listing);
+                batch.store.clear();
+            }
+            batch.store.extend(events);
+        });
     }
 
     /// The kernel told of a change in the agent's own namespace.
@@ -90,6 +98,19 @@ impl NodeInbox {
         self.change(|batch| batch.stop = true);
     }
 
+    /// Waits until what has come in is a reason, and leaves all of it there: a listing may still be on its way. `false` when the agent stops first.
+    #[must_use]
+    pub fn wait_for(&self, reason: impl Fn(&Batch) -> bool) -> bool {
+        let mut waiting = self.lock();
+        while !waiting.stop {
+            if reason(&waiting) {
+                return true;
+            }
+            waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+        false
+    }
+
     /// Takes everything; waits for something to come in, or until the deadline.
     #[must_use]
     pub fn take(&self, deadline: Instant) -> Batch {
@@ -112,5 +133,49 @@ impl OvsSink for NodeInbox {
     fn tell(&self, event: OvsEvent) {
         tracing::debug!(?event, "Open vSwitch");
         self.change(|batch| batch.switch = true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::{StoreIdentity, Versioned};
+
+    fn key(name: &str) -> StoreEvent {
+        StoreEvent::InitApply(name.to_owned(), Versioned { value: Vec::new(), create_revision: 1, mod_revision: 1 })
+    }
+
+    const DONE: StoreEvent = StoreEvent::InitDone(StoreIdentity { cluster: 1, revision: 1 });
+
+    #[test]
+    fn who_wakes_in_the_middle_of_a_listing_finds_it_whole_and_in_order() {
+        let inbox = NodeInbox::new();
+        inbox.store_events(vec![StoreEvent::Init, key("a")]);
+        assert!(inbox.wait_for(|batch| batch.store.contains(&key("a"))));
+        inbox.store_events(vec![DONE]);
+        assert_eq!(inbox.take(Instant::now()).store, [StoreEvent::Init, key("a"), DONE]);
+    }
+
+    #[test]
+    fn a_listing_takes_the_place_of_what_nobody_has_taken() {
+        let inbox = NodeInbox::new();
+        inbox.store_events(vec![StoreEvent::Init, key("a"), DONE, StoreEvent::Delete("a".to_owned(), 2)]);
+        inbox.store_events(vec![StoreEvent::Init, key("b"), StoreEvent::Init, key("c")]);
+        assert_eq!(inbox.take(Instant::now()).store, [StoreEvent::Init, key("c")]);
+    }
+
+    #[test]
+    fn who_waits_hears_of_the_end() {
+        let inbox = NodeInbox::new();
+        let stops = inbox.clone();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(10));
+            stops.kernel_changed();
+            stops.stop();
+        });
+        assert!(!inbox.wait_for(|_| false));
+        thread.join().expect("it ends");
     }
 }
