@@ -113,7 +113,7 @@ impl NodeFeed {
             statuses.set(gone, None);
         }
         self.set = values.into_keys().collect();
-        if !self.swept && self.nodes.is_listed() {
+        if !self.swept && view.listed {
             self.swept = true;
             for prefix in [NODE_STATUS_PREFIX, ENTITY_STATUS_PREFIX] {
                 let nodes = self.nodes.clone();

@@ -14,9 +14,10 @@ use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
 use crate::configurator::inbox::Inbox;
-use crate::configurator::published::Published;
+use crate::configurator::published::{PassRecord, Published, StepRecord};
+use crate::external_node::controller::diary::{Diary, NodeRecord};
 use crate::external_node::controller::inbox::NodeInbox;
-use crate::external_node::controller::published::PublishedNodes;
+use crate::external_node::controller::published::{NodesView, PublishedNodes};
 use crate::external_node::controller::{Guardian, NodeController, NodeParts, StoreState};
 use crate::external_node::flows::BridgeFlows;
 use crate::external_node::handover::{Handover, HandoverSettings};
@@ -97,7 +98,7 @@ pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<o
     let (alive, ended) = oneshot::channel();
     let work = move || {
         let _alive: oneshot::Sender<()> = alive;
-        if !has_reason_to_live(&setup.config.state_dir, &inbox) {
+        if !has_reason_to_live(&setup.config.state_dir, &inbox, &setup.published) {
             return;
         }
         match controller(&setup, &inbox) {
@@ -112,11 +113,23 @@ pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<o
     Ok(ended)
 }
 
-/// Waits for the first journal or wish. `false` when the agent stops first.
-fn has_reason_to_live(state_dir: &Path, inbox: &NodeInbox) -> bool {
+/// Waits for the first journal, wish, or question about one. `false` when the agent stops first.
+fn has_reason_to_live(state_dir: &Path, inbox: &NodeInbox, published: &PublishedNodes) -> bool {
     let journals = JournalFolder::open(state_dir).and_then(|folder| folder.all()).is_ok_and(|all| !all.is_empty());
     let wished = |event: &StoreEvent| matches!(event, StoreEvent::InitApply(..) | StoreEvent::Apply(..));
-    journals || inbox.wait_for(|batch| batch.store.iter().any(wished))
+    journals
+        || inbox.wait_for(|batch| {
+            let listed = batch.store.iter().rev().find_map(|event| match event {
+                StoreEvent::InitDone(identity) => Some(identity.revision),
+                _ => None,
+            });
+            let reason = !batch.dry_runs.is_empty() || batch.store.iter().any(wished);
+            if let Some(applied) = listed.filter(|_| !reason) {
+                // Nobody wishes anything: that is known too.
+                published.publish(NodesView { listed: true, applied, ..NodesView::default() });
+            }
+            reason
+        })
 }
 
 fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(NodeController, SwitchWatch)> {
@@ -145,6 +158,7 @@ fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(Node
         guardian: Box::new(Processes { order, running: Vec::new() }),
         store: Box::new(Store { health: setup.store.clone(), interfaces: setup.interfaces.clone() }),
         published: setup.published.clone(),
+        diary: Box::new(History(setup.interfaces.clone())),
         name: legal("node name", &config.node.name)?,
         namespace: legal("node namespace", &config.node.namespace)?,
         bridge: config.ovs.bridge.clone(),
@@ -225,6 +239,17 @@ impl Guardian for Processes {
         let order = Order { nic: nic.to_owned(), ..self.order.clone() };
         self.running.push(stand_by::start(&order).map_err(|error| format!("start the process that stands by: {error}"))?);
         Ok(())
+    }
+}
+
+/// Steps of NICs stand in one history with those of interfaces.
+struct History(Arc<Published>);
+
+impl Diary for History {
+    fn record(&self, record: NodeRecord) {
+        let NodeRecord { started, elapsed_us, triggers, drift, steps } = record;
+        let steps = steps.into_iter().map(|(step, outcome)| StepRecord { step: step.into(), outcome: outcome.into() }).collect();
+        self.0.record(PassRecord { sequence: 0, started, elapsed_us, triggers, drift, steps });
     }
 }
 

@@ -37,6 +37,7 @@ fn error(e: &crate::model::FieldError) -> pb::FieldError {
 pub fn node(s: &NodeStatus) -> pb::NodeStatus {
     let interface = |i: &NodeInterfaceStatus| pb::NodeInterfaceStatus {
         name: i.name.clone(),
+        entity: i.entity.clone(),
         phase: i.phase.word().to_owned(),
         uplink: i.uplink.clone(),
         bridge: i.bridge.clone(),

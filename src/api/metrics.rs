@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::api::context::{Context, now};
-use crate::model::State;
+use crate::model::{Phase, State};
 
 /// The text of all metrics.
 ///
@@ -39,6 +39,7 @@ impl Collector for Metrics {
         self.passes(&mut page)?;
         self.kernel(&mut page)?;
         self.objects(&mut page)?;
+        self.nodes(&mut page)?;
         self.store(&mut page)?;
         self.docker(&mut page)?;
         process(&mut page)
@@ -73,6 +74,21 @@ impl Metrics {
         let states = State::ALL.map(|s| (s.word(), counts.get(&s).copied().unwrap_or(0)));
         page.gauges("interfaces", "Configured interfaces by state", "state", &states)?;
         page.gauge("namespaces", "Namespaces that wishes refer to", self.0.published.namespaces.len() as f64)
+    }
+
+    fn nodes(&self, page: &mut Page<'_, '_>) -> fmt::Result {
+        let (view, c) = (self.0.nodes.published.view(), &self.0.nodes.published.counters);
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let interfaces = || view.nodes.values().flat_map(|node| &node.interfaces);
+        let count = |phase| interfaces().filter(|interface| interface.phase == phase).count() as u64;
+        page.gauges("node_nics", "NICs of external nodes by phase", "phase", &Phase::ALL.map(|phase| (phase.word(), count(phase))))?;
+        page.counter("node_attached", "NICs put behind the bridge", get(&c.attached))?;
+        page.counter("node_detached", "NICs given back, for whatever reason", get(&c.detached))?;
+        page.counter("node_rollbacks", "Attachments undone because they failed or were not confirmed", get(&c.rolled_back))?;
+        let help = "Attachments undone by the process that stands by, as far as the agent lived to see it";
+        page.counter("node_takeovers", help, get(&c.taken_over))?;
+        page.counter("node_drift_repaired", "Attachments found different from what had been read back, and repaired", get(&c.drift))?;
+        page.counter("node_failures", "Attempts to attach, repair or give back that did not get to their end", get(&c.retries))
     }
 
     fn store(&self, page: &mut Page<'_, '_>) -> fmt::Result {

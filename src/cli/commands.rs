@@ -79,15 +79,18 @@ impl Session {
                 _ if answer.revision == 0 => format!("{key}: was not there\n"),
                 _ if !wait.wait => format!("{key}: revision {}\n", answer.revision),
                 Some(status) => format!("{key}: {}\n", render::state_line(out, status)),
+                None if r.node.is_some() => {
+                    format!("{key}: {}\n", r.node.iter().map(|node| nodes::state_line(out, node)).collect::<String>())
+                }
                 None if deletes.is_empty() => format!("{key}: revision {}\n", answer.revision),
                 None => format!("{key}: removed\n"),
             }
         };
         self.out.show(|| to_value(&answer), |out| answer.results.iter().map(|r| line(out, r)).collect())?;
-        let bad = |s: &pb::InterfaceStatus| {
-            matches!(s.state(), pb::State::Invalid | pb::State::Failed | pb::State::Retrying | pb::State::Unimplemented)
-        };
-        let failed = answer.results.iter().filter(|r| wait.wait && r.status.as_ref().is_some_and(bad)).count();
+        let bad =
+            |state: pb::State| matches!(state, pb::State::Invalid | pb::State::Failed | pb::State::Retrying | pb::State::Unimplemented);
+        let state = |r: &pb::WriteResult| r.status.as_ref().map(|s| s.state()).or(r.node.as_ref().map(|s| s.state()));
+        let failed = answer.results.iter().filter(|r| wait.wait && state(r).is_some_and(bad)).count();
         // Waiting for something (PENDING) is not a failure: what is waited for may be the next thing that the user writes.
         match failed {
             0 => Ok(()),

@@ -222,7 +222,8 @@ pub fn history(passes: &[pb::Pass], now: i64) -> String {
     for pass in passes.iter().rev() {
         let millis = format!("{}.{:03}", pass.elapsed_us / 1000, pass.elapsed_us % 1000);
         let why = safe(&pass.triggers.join(", "));
-        let _ = writeln!(text, "pass {}  {} ago  {millis} ms  {why}", pass.sequence, age(pass.started.as_ref(), now));
+        let what = if pass.sequence == 0 { "node".to_owned() } else { format!("pass {}", pass.sequence) };
+        let _ = writeln!(text, "{what}  {} ago  {millis} ms  {why}", age(pass.started.as_ref(), now));
         for drift in &pass.drift {
             let _ = writeln!(text, "  found  {}", safe(drift));
         }

@@ -64,13 +64,13 @@ pub struct NamespaceEntry {
 /// One pass that changed something or failed to.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct PassRecord {
-    /// Its number.
+    /// Its number; 0 for steps of an external node, which are no pass of the configurator.
     pub sequence: u64,
     /// When it began.
     pub started: Timestamp,
     /// How long it took, microseconds.
     pub elapsed_us: u64,
-    /// What woke it, as words: `store`, `namespace`, `kernel`, `retry`, `verify`, `request`.
+    /// What woke it, as words: `store`, `namespace`, `kernel`, `switch`, `retry`, `verify`, `request`.
     pub triggers: Vec<&'static str>,
     /// What was found different from what had been configured: `veth1: mtu 1500 -> 1400`.
     pub drift: Vec<String>,

@@ -315,6 +315,22 @@ pub fn phase(seen: &Observation) -> Phase {
     }
 }
 
+/// What is missing of an attachment, in words.
+#[must_use]
+pub fn lacks(seen: &Observation) -> Vec<&'static str> {
+    let missing = [
+        (seen.nic != NicPlace::UplinkName, "the NIC has not the uplink's name"),
+        (seen.holder == NameHolder::Foreign, "another link has its name"),
+        (seen.holder == NameHolder::NobodyElse, "its port is not there"),
+        (seen.rows != Rows::Ready, "its ports in the database are missing or cannot be used"),
+        (!seen.flows, "its flows are not there"),
+        (seen.on_port != Share::All, "settings, addresses or routes are missing on its port"),
+        (seen.on_nic != Share::None, "addresses or routes are on the uplink"),
+        (seen.guard != seen.guard_needed, "the guard of its uplink is not as it must be"),
+    ];
+    missing.into_iter().filter_map(|(is, what)| is.then_some(what)).collect()
+}
+
 /// What is seen after a step that went well; for plans.
 #[must_use]
 pub fn after(seen: &Observation, step: Step) -> Observation {

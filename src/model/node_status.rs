@@ -28,6 +28,18 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// All of them, in the order of the way.
+    pub const ALL: [Self; 8] = [
+        Self::Plain,
+        Self::Prepared,
+        Self::Renamed,
+        Self::PortsCreated,
+        Self::FlowsInstalled,
+        Self::Moved,
+        Self::Attached,
+        Self::Detaching,
+    ];
+
     /// The phase's word.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -83,6 +95,8 @@ pub struct NodeStatus {
 pub struct NodeInterfaceStatus {
     /// Name under which the host knows it.
     pub name: String,
+    /// Name of its entity; empty while no wish names it.
+    pub entity: String,
     /// How far it is.
     pub phase: Phase,
     /// Name of the NIC while it is the bridge's uplink; empty before.
@@ -126,6 +140,7 @@ mod tests {
     #[test]
     fn the_status_as_promised() {
         let interface = NodeInterfaceStatus {
+            entity: "host1-3e616".into(),
             name: "eth0".into(),
             phase: Phase::Attached,
             uplink: "eth0~".into(),

@@ -78,6 +78,9 @@ mod tests {
     fn enums_by_name_and_absent_messages_null() {
         let event = pb::StateCount { state: pb::State::Configured.into(), count: 2 };
         assert_eq!(to_value(&event).to_string(), r#"{"state":"CONFIGURED","count":2}"#);
-        assert_eq!(to_value(&pb::WriteResult { key: "k".to_owned(), status: None }).to_string(), r#"{"key":"k","status":null}"#);
+        assert_eq!(
+            to_value(&pb::WriteResult { key: "k".to_owned(), status: None, node: None }).to_string(),
+            r#"{"key":"k","status":null,"node":null}"#
+        );
     }
 }

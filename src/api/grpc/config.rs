@@ -7,12 +7,12 @@ use tonic::{Request, Response, Status};
 
 use crate::api::context::{Context, now};
 use crate::api::convert;
-use crate::api::grpc::settle::{self, Touched, settle, status_of};
+use crate::api::grpc::settle::{self, Touched, node_status_of, settle, status_of};
 use crate::api::grpc::status::page_size;
 use crate::api::grpc::{Access, keys};
 use crate::api::listen::Peer;
 use crate::model::InterfaceStatus;
-use crate::model::key::{AGENT_STATUS_KEY, INTERFACE_STATUS_PREFIX};
+use crate::model::key::{AGENT_STATUS_KEY, ENTITY_STATUS_PREFIX, INTERFACE_STATUS_PREFIX, NODE_STATUS_PREFIX};
 use crate::proto::agent as pb;
 use crate::proto::agent::config_service_server::ConfigService;
 use crate::proto::json::to_value;
@@ -123,7 +123,8 @@ impl Service {
         }
         let result = |t: Touched| {
             let status = status_of(&self.context, &t.key).map(|s| convert::interface(&s));
-            pb::WriteResult { key: t.key, status }
+            let node = node_status_of(&self.context, &t.key).map(|s| convert::node(&s));
+            pb::WriteResult { key: t.key, status, node }
         };
         Ok(Response::new(pb::WriteResponse { revision, results: touched.into_iter().map(result).collect() }))
     }
@@ -136,8 +137,23 @@ impl Service {
         if key == AGENT_STATUS_KEY {
             return Some(self.agent_status());
         }
-        let name = key.strip_prefix(INTERFACE_STATUS_PREFIX)?;
-        self.context.published.statuses.get(name).map(|status| status_item(name, &status))
+        if let Some(name) = key.strip_prefix(INTERFACE_STATUS_PREFIX) {
+            return self.context.published.statuses.get(name).map(|status| status_item(name, &status));
+        }
+        self.node_items().into_iter().find(|item| item.key == key)
+    }
+
+    fn node_items(&self) -> Vec<pb::KeyValue> {
+        let view = self.context.nodes.published.view();
+        let item = |prefix: &str, name: &str, value: serde_json::Result<Vec<u8>>| pb::KeyValue {
+            key: format!("{prefix}{name}"),
+            value: value.unwrap_or_default(),
+            create_revision: 0,
+            mod_revision: 0,
+        };
+        let nodes = view.nodes.iter().map(|(name, status)| item(NODE_STATUS_PREFIX, name, serde_json::to_vec(&**status)));
+        let entities = view.entities.iter().map(|(name, entity)| item(ENTITY_STATUS_PREFIX, name, serde_json::to_vec(&**entity)));
+        nodes.chain(entities).collect()
     }
 
     fn own_statuses(&self, prefix: &str) -> Vec<pb::KeyValue> {
@@ -145,8 +161,8 @@ impl Service {
             return Vec::new();
         }
         let (_, statuses) = self.context.published.statuses.snapshot();
-        let items = statuses.iter().map(|(name, status)| status_item(name, status)).chain([self.agent_status()]);
-        items.filter(|item| item.key.starts_with(prefix)).collect()
+        let items = statuses.iter().map(|(name, status)| status_item(name, status));
+        items.chain([self.agent_status()]).chain(self.node_items()).filter(|item| item.key.starts_with(prefix)).collect()
     }
 
     fn is_embedded(&self) -> bool {

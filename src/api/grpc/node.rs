@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::Stream;
 use futures::stream;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
@@ -14,10 +15,14 @@ use super::config::{peer, writes_allowed};
 use crate::api::context::Context;
 use crate::api::convert;
 use crate::api::grpc::Access;
-use crate::external_node::controller::published::NodesView;
-use crate::model::ExternalEntityReference;
+use crate::external_node::controller::inbox::DryRun;
+use crate::external_node::controller::published::{NodesView, OwnNode};
+use crate::model::{ExternalEntityReference, Phase};
 use crate::proto::agent as pb;
 use crate::proto::agent::node_service_server::NodeService;
+
+/// How long the answer to what a wish would do may take: the controller may be at work on a NIC.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 /// The service.
 pub struct Service {
@@ -41,32 +46,49 @@ impl NodeService for Service {
     async fn watch_entities(&self, _: Request<pb::WatchEntitiesRequest>) -> Answer<Self::WatchEntitiesStream> {
         let mut latest = self.context.nodes.published.subscribe();
         latest.mark_changed();
-        let follower = Follower { latest, stop: self.context.stop.clone(), told: None, waiting: VecDeque::new() };
+        let follower = Follower { latest, stop: self.context.stop.clone(), told: Entities::new(), synced: false, waiting: VecDeque::new() };
         let events = stream::unfold(follower, |mut follower| async move { Some((Ok(follower.next().await?), follower)) });
         Ok(Response::new(Box::pin(events)))
     }
 
     async fn plan_node(&self, request: Request<pb::PlanNodeRequest>) -> Answer<pb::PlanNodeResponse> {
-        let name = request.into_inner().name;
+        let pb::PlanNodeRequest { name, value } = request.into_inner();
+        if !value.is_empty() {
+            return self.dry_run(name, value).await.map(|lines| Response::new(pb::PlanNodeResponse { lines }));
+        }
         let view = self.known(&name)?;
-        Ok(Response::new(pb::PlanNodeResponse { lines: view.plans.get(&name).cloned().unwrap_or_default() }))
+        let lines = match (view.own.as_ref().filter(|own| own.name == name), view.nodes.get(&name)) {
+            (Some(own), _) if !own.plan.is_empty() => own.plan.clone(),
+            (_, Some(status)) if !status.message.is_empty() => vec![format!("nothing is done: {}", status.message)],
+            _ => vec!["nothing is done: the agent has not looked yet".to_owned()],
+        };
+        Ok(Response::new(pb::PlanNodeResponse { lines }))
     }
 
     async fn confirm_node(&self, request: Request<pb::ConfirmNodeRequest>) -> Answer<pb::ConfirmNodeResponse> {
         writes_allowed(self.access)?;
         let peer = peer(&request);
         let name = request.into_inner().name;
-        self.known(&name)?;
-        tracing::info!(%peer, %name, "a node was confirmed through the API");
-        self.context.nodes.inbox.confirm(&name);
-        Ok(Response::new(pb::ConfirmNodeResponse {}))
+        let own = self.own(&name)?;
+        let already = own.unconfirmed.is_empty();
+        if !already {
+            tracing::info!(%peer, %name, "a node was confirmed through the API");
+            self.context.nodes.inbox.confirm(&name);
+        } else if !self.is_attached(&name) {
+            let message = format!("nothing is to be confirmed: no NIC of `{}` is behind the bridge", name.escape_debug());
+            return Err(Status::failed_precondition(message));
+        }
+        Ok(Response::new(pb::ConfirmNodeResponse { already }))
     }
 
     async fn rollback_node(&self, request: Request<pb::RollbackNodeRequest>) -> Answer<pb::RollbackNodeResponse> {
         writes_allowed(self.access)?;
         let peer = peer(&request);
         let name = request.into_inner().name;
-        self.known(&name)?;
+        if self.own(&name)?.nics.is_empty() {
+            let message = format!("nothing is to be given back: no NIC of `{}` is behind the bridge or on its way", name.escape_debug());
+            return Err(Status::failed_precondition(message));
+        }
         tracing::info!(%peer, %name, "a node is to be given back, asked for through the API");
         self.context.nodes.inbox.roll_back(&name);
         Ok(Response::new(pb::RollbackNodeResponse {}))
@@ -80,9 +102,34 @@ impl Service {
             return Ok(view);
         }
         Err(Status::not_found(format!(
-            "no node `{}` is configured; write its key, external/config/v1/node/<name>, first",
+            "no node `{}` is configured; write its key, external/config/v1/node/<name>, first, or ask what a wish would do (`vnfctl node plan NAME -f FILE`)",
             name.escape_debug()
         )))
+    }
+
+    /// This host's node, if that is the one that is meant.
+    fn own(&self, name: &str) -> Result<OwnNode, Status> {
+        let view = self.known(name)?;
+        let foreign = || {
+            let why = view.nodes.get(name).map(|status| status.message.clone()).unwrap_or_default();
+            Status::failed_precondition(format!("the node `{}` has no NIC here: {why}", name.escape_debug()))
+        };
+        view.own.clone().filter(|own| own.name == name).ok_or_else(foreign)
+    }
+
+    fn is_attached(&self, name: &str) -> bool {
+        let view = self.context.nodes.published.view();
+        view.nodes.get(name).is_some_and(|node| node.interfaces.iter().any(|interface| interface.phase == Phase::Attached))
+    }
+
+    async fn dry_run(&self, key: String, value: Vec<u8>) -> Result<Vec<String>, Status> {
+        let (answer, told) = oneshot::channel();
+        self.context.nodes.inbox.dry_run(DryRun { key, value, answer });
+        match tokio::time::timeout(ANSWER_WITHIN, told).await {
+            Ok(Ok(told)) => told.map_err(Status::invalid_argument),
+            Ok(Err(_)) => Err(Status::unavailable("the external node cannot be served; the agent's log says why")),
+            Err(_) => Err(Status::deadline_exceeded("the agent is busy with a NIC; ask again")),
+        }
     }
 }
 
@@ -92,7 +139,8 @@ type Entities = BTreeMap<String, Arc<ExternalEntityReference>>;
 struct Follower {
     latest: watch::Receiver<Arc<NodesView>>,
     stop: CancellationToken,
-    told: Option<Entities>,
+    told: Entities,
+    synced: bool,
     waiting: VecDeque<pb::EntityEvent>,
 }
 
@@ -108,25 +156,25 @@ impl Follower {
                 changed = self.latest.changed() => changed.ok()?,
                 () = self.stop.cancelled() => return None,
             }
-            let now = self.latest.borrow_and_update().entities.clone();
-            self.waiting = events(self.told.as_ref(), &now);
-            self.told = Some(now);
+            let view = self.latest.borrow_and_update().clone();
+            self.waiting = events(&self.told, &view.entities);
+            self.told.clone_from(&view.entities);
+            if view.listed && !std::mem::replace(&mut self.synced, true) {
+                self.waiting.push_back(pb::EntityEvent { kind: pb::entity_event::Kind::Synced.into(), entity: None });
+            }
         }
     }
 }
 
-fn events(before: Option<&Entities>, now: &Entities) -> VecDeque<pb::EntityEvent> {
+fn events(known: &Entities, now: &Entities) -> VecDeque<pb::EntityEvent> {
     let event = |kind: pb::entity_event::Kind, entity| pb::EntityEvent { kind: kind.into(), entity };
-    let nothing = Entities::new();
-    let known = before.unwrap_or(&nothing);
     let gone = known.iter().filter(|(key, _)| !now.contains_key(*key)).map(|(_, entity)| {
         let bare = pb::ExternalEntity { name: entity.name.clone(), namespace: entity.namespace.clone(), ..Default::default() };
         event(pb::entity_event::Kind::Removed, Some(bare))
     });
     let set = now.iter().filter(|(key, entity)| known.get(*key) != Some(*entity));
     let set = set.map(|(_, entity)| event(pb::entity_event::Kind::Set, Some(convert::entity(entity))));
-    let synced = before.is_none().then(|| event(pb::entity_event::Kind::Synced, None));
-    gone.chain(set).chain(synced).collect()
+    gone.chain(set).collect()
 }
 
 #[cfg(test)]
@@ -146,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_and_then_what_changes() {
+    fn only_what_changes_is_told() {
         let kinds = |events: VecDeque<pb::EntityEvent>| -> Vec<(i32, String)> {
             events.into_iter().map(|event| (event.kind, event.entity.map(|entity| entity.name).unwrap_or_default())).collect()
         };
         let first: Entities = [entity("a", "10.0.0.1"), entity("b", "10.0.0.2")].into();
-        assert_eq!(kinds(events(None, &first)), [(0, "a".into()), (0, "b".into()), (2, String::new())]);
+        assert_eq!(kinds(events(&Entities::new(), &first)), [(0, "a".into()), (0, "b".into())]);
         let second: Entities = [entity("a", "10.0.0.9"), entity("c", "10.0.0.3")].into();
-        assert_eq!(kinds(events(Some(&first), &second)), [(1, "b".into()), (0, "a".into()), (0, "c".into())]);
-        assert!(events(Some(&second), &second).is_empty());
+        assert_eq!(kinds(events(&first, &second)), [(1, "b".into()), (0, "a".into()), (0, "c".into())]);
+        assert!(events(&second, &second).is_empty());
     }
 }

@@ -1,7 +1,8 @@
 //! Waits until what was written has been worked on and the statuses say so.
 //!
 //! Settled means: the configurator has worked on the store up to the write's revision, and the status of every key that was put answers that write or
-//! a later one, after a first attempt; the status of a key that was deleted is gone, or belongs to a later write.
+//! a later one, after a first attempt; the status of a key that was deleted is gone, or belongs to a later write. A node has settled when its NICs
+//! are where they shall be, or the agent says what is in the way.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::api::context::Context;
-use crate::model::key::INTERFACE_CONFIG_PREFIX;
-use crate::model::{InterfaceStatus, State};
+use crate::model::key::{INTERFACE_CONFIG_PREFIX, NODE_CONFIG_PREFIX};
+use crate::model::{InterfaceStatus, NodeStatus, State};
 use crate::proto::agent as pb;
 
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -39,8 +40,10 @@ pub async fn settle(context: &Context, revision: i64, touched: &[Touched], timeo
     let deadline = Instant::now() + timeout;
     let mut applied = context.published.applied_revision.subscribe();
     let mut statuses = context.published.statuses.subscribe();
-    // What is no interface has no status: nothing of it is to be waited for. Neither is what changed nothing (revision 0).
-    let mut open: Vec<&Touched> = touched.iter().filter(|t| t.key.starts_with(INTERFACE_CONFIG_PREFIX)).collect();
+    let mut nodes = context.nodes.published.subscribe();
+    // What is neither interface nor node has no status: nothing of it is to be waited for. Neither is what changed nothing (revision 0).
+    let told = |t: &&Touched| [INTERFACE_CONFIG_PREFIX, NODE_CONFIG_PREFIX].iter().any(|prefix| t.key.starts_with(prefix));
+    let mut open: Vec<&Touched> = touched.iter().filter(told).collect();
     if open.is_empty() || revision == 0 {
         return Ok(());
     }
@@ -48,19 +51,22 @@ pub async fn settle(context: &Context, revision: i64, touched: &[Touched], timeo
         // Marked as seen before looking, so that a change during the look wakes at once.
         let applied_now = *applied.borrow_and_update();
         statuses.borrow_and_update();
-        if applied_now >= revision {
-            open.retain(|t| !is_settled(context, revision..=applied_now, t));
-            if open.is_empty() {
-                return Ok(());
-            }
+        let nodes_now = nodes.borrow_and_update().applied;
+        open.retain(|t| match t.key.starts_with(NODE_CONFIG_PREFIX) {
+            true => nodes_now < revision || !is_node_settled(context, revision..=nodes_now, t),
+            false => applied_now < revision || !is_settled(context, revision..=applied_now, t),
+        });
+        if open.is_empty() {
+            return Ok(());
         }
         // All arms only wait; the loop looks at everything again. The senders live as long as `context`.
         tokio::select! {
             _ = applied.changed() => {}
             _ = statuses.changed() => {}
+            _ = nodes.changed() => {}
             () = context.stop.cancelled() => return Err(Status::unavailable(format!("the agent stops; revision {revision} stands in the store"))),
             () = tokio::time::sleep_until(deadline) => {
-                return Err(Status::deadline_exceeded(explain(context, revision, applied_now, &open, timeout)));
+                return Err(Status::deadline_exceeded(explain(context, revision, applied_now.max(nodes_now), &open, timeout)));
             }
         }
     }
@@ -74,6 +80,20 @@ fn is_settled(context: &Context, answers: RangeInclusive<i64>, touched: &Touched
     };
     let tried = status.state != State::Retrying || status.attempt > 0;
     answers.contains(&status.revision) && (touched.deleted || tried)
+}
+
+/// A node that waits without a reason is on its way.
+fn is_node_settled(context: &Context, answers: RangeInclusive<i64>, touched: &Touched) -> bool {
+    let Some(status) = node_status_of(context, &touched.key) else {
+        return touched.deleted;
+    };
+    let under_way = status.state == State::Pending && status.reason.is_none();
+    answers.contains(&status.revision) && (touched.deleted || !under_way)
+}
+
+/// What the agent says of the config key of a node.
+pub fn node_status_of(context: &Context, key: &str) -> Option<std::sync::Arc<NodeStatus>> {
+    context.nodes.published.view().nodes.get(key.strip_prefix(NODE_CONFIG_PREFIX)?).cloned()
 }
 
 /// What the agent says of a config key.
@@ -92,10 +112,13 @@ fn explain(context: &Context, revision: i64, applied: i64, open: &[&Touched], ti
     let Some(first) = open.first() else { return stands };
     let more = if open.len() > 1 { format!(" (and {} more)", open.len() - 1) } else { String::new() };
     let key = first.key.escape_debug();
-    match status_of(context, &first.key) {
-        None => format!("{stands}, but within {timeout:?} no status of `{key}`{more} appeared"),
-        Some(s) => {
-            format!("{stands}, but within {timeout:?} the status of `{key}`{more} did not settle: {} of revision {}", s.state, s.revision)
-        }
+    let did_not = |state: State, revision: i64| {
+        format!("{stands}, but within {timeout:?} the status of `{key}`{more} did not settle: {state} of revision {revision}")
+    };
+    match (status_of(context, &first.key), node_status_of(context, &first.key)) {
+        (None, None) => format!("{stands}, but within {timeout:?} no status of `{key}`{more} appeared"),
+        (Some(s), _) => did_not(s.state, s.revision),
+        (None, Some(s)) if s.message.is_empty() => did_not(s.state, s.revision),
+        (None, Some(s)) => format!("{}: {}", did_not(s.state, s.revision), s.message),
     }
 }

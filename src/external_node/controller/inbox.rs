@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use tokio::sync::oneshot;
+
 use crate::ovs::{OvsEvent, OvsSink};
 use crate::store::StoreEvent;
 
@@ -22,14 +24,27 @@ pub struct Batch {
     pub confirm: BTreeSet<String>,
     /// Nodes that are to be given back until their wish changes.
     pub roll_back: BTreeSet<String>,
+    /// Wishes of which somebody wants to know what they would do.
+    pub dry_runs: Vec<DryRun>,
     /// The agent stops.
     pub stop: bool,
+}
+
+/// A wish of which somebody wants to know what it would do, without writing it.
+#[derive(Debug)]
+pub struct DryRun {
+    /// Last part of the key that it would stand under.
+    pub key: String,
+    /// The value, as it would stand in the store.
+    pub value: Vec<u8>,
+    /// Takes the answer: lines for people, or why the value cannot be used.
+    pub answer: oneshot::Sender<Result<Vec<String>, String>>,
 }
 
 impl Batch {
     fn is_empty(&self) -> bool {
         let told = self.kernel || self.switch || self.store_health || self.stop;
-        !told && self.store.is_empty() && self.confirm.is_empty() && self.roll_back.is_empty()
+        !told && self.store.is_empty() && self.confirm.is_empty() && self.roll_back.is_empty() && self.dry_runs.is_empty()
     }
 }
 
@@ -93,6 +108,11 @@ impl NodeInbox {
         });
     }
 
+    /// Asks what a wish would do.
+    pub fn dry_run(&self, asked: DryRun) {
+        self.change(|batch| batch.dry_runs.push(asked));
+    }
+
     /// Ends the controller's loop, after the step in hand.
     pub fn stop(&self) {
         self.change(|batch| batch.stop = true);
@@ -138,6 +158,7 @@ impl OvsSink for NodeInbox {
 
 #[cfg(test)]
 mod tests {
+<<<<<<< HEAD
     use std::time::Duration;
 
     use super::*;
@@ -177,5 +198,19 @@ mod tests {
         });
         assert!(!inbox.wait_for(|_| false));
         thread.join().expect("it ends");
+=======
+    use super::*;
+
+    #[test]
+    fn what_is_put_back_comes_before_what_came_in_meanwhile() {
+        let inbox = NodeInbox::new();
+        inbox.store_events(vec![StoreEvent::Init]);
+        let taken = inbox.take(Instant::now());
+        inbox.store_events(vec![StoreEvent::Delete("k".into(), 2)]);
+        inbox.kernel_changed();
+        inbox.put_back(taken);
+        let all = inbox.take(Instant::now());
+        assert_eq!((all.store, all.kernel), (vec![StoreEvent::Init, StoreEvent::Delete("k".into(), 2)], true));
+>>>>>>> e62a838 (Tell of external nodes what users and programs need: waits, plans of what is not written, history, metrics, entities that hold)
     }
 }

@@ -10,12 +10,14 @@
 //! comes next is read anew each time. Before the store's first listing, what the journals say goes on. A wish that is invalid, or a store in HOLD,
 //! leaves everything as it is.
 
+pub mod diary;
+mod dry_run;
 pub mod inbox;
 pub mod published;
 mod status;
 mod wish;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -26,8 +28,9 @@ use crate::external_node::phase::{Goal, JournalState, Step};
 use crate::external_node::stand_by::is_overdue;
 use crate::linux::nic::NicKernel;
 use crate::model::{InterfaceName, Timestamp};
+use diary::{Diary, Way};
 use inbox::{Batch, NodeInbox};
-use published::PublishedNodes;
+use published::{NodesView, PublishedNodes};
 use wish::{Chosen, Wishes};
 
 /// Delays after failures in a row: the first, doubled each time, and the longest (as Antrea has them).
@@ -67,6 +70,8 @@ pub struct NodeParts {
     pub store: Box<dyn StoreState>,
     /// The public face.
     pub published: Arc<PublishedNodes>,
+    /// Remembers what was done.
+    pub diary: Box<dyn Diary>,
     /// Our node's name.
     pub name: InterfaceName,
     /// Its Kubernetes namespace.
@@ -106,6 +111,10 @@ pub struct NodeController {
     nics: BTreeMap<String, Nic>,
     last_look: Option<Instant>,
     changed: bool,
+    /// What woke it since the last look.
+    triggers: BTreeSet<&'static str>,
+    /// Whether the wishes were looked at since they are known.
+    looked: bool,
     statuses: status::Moments,
 }
 
@@ -114,8 +123,16 @@ impl NodeController {
     #[must_use]
     pub fn new(parts: NodeParts) -> Self {
         let wishes = Wishes::new(parts.name.clone(), parts.namespace.clone());
-        let mut controller =
-            Self { parts, wishes, nics: BTreeMap::new(), last_look: None, changed: true, statuses: status::Moments::default() };
+        let mut controller = Self {
+            parts,
+            wishes,
+            nics: BTreeMap::new(),
+            last_look: None,
+            changed: true,
+            triggers: BTreeSet::new(),
+            looked: false,
+            statuses: status::Moments::default(),
+        };
         controller.resume();
         controller
     }
@@ -142,17 +159,26 @@ impl NodeController {
         if (self.changed && rested) || overdue || due {
             self.changed = false;
             self.last_look = Some(now);
-            self.choose();
-            let names: Vec<String> = self.nics.keys().cloned().collect();
-            for name in names {
-                if inbox.stopping() {
-                    break;
-                }
-                self.work_on(&name, inbox);
-            }
+            self.look(inbox);
         }
-        self.publish();
         self.next_due()
+    }
+
+    /// Only what was looked at is told: a status that answers a wish speaks of what came of it.
+    fn look(&mut self, inbox: &NodeInbox) {
+        self.choose();
+        // What begins now may take seconds.
+        self.publish();
+        let names: Vec<String> = self.nics.keys().cloned().collect();
+        for name in names {
+            if inbox.stopping() {
+                break;
+            }
+            self.work_on(&name, inbox);
+        }
+        self.triggers.clear();
+        self.looked |= self.wishes.are_listed();
+        self.publish();
     }
 
     fn next_due(&self) -> Instant {
@@ -188,6 +214,9 @@ impl NodeController {
 
     fn take_in(&mut self, batch: Batch, now: Instant) {
         self.changed |= batch.kernel || batch.switch || !batch.store.is_empty() || batch.store_health;
+        let asked = !batch.confirm.is_empty() || !batch.roll_back.is_empty();
+        let woke = [(batch.kernel, "kernel"), (batch.switch, "switch"), (!batch.store.is_empty(), "store"), (asked, "request")];
+        self.triggers.extend(woke.into_iter().filter_map(|(is, word)| is.then_some(word)));
         if self.wishes.take(batch.store) {
             // What was wrong may be right now.
             self.nics.values_mut().for_each(|nic| (nic.due, nic.rolled_back) = (now, false));
@@ -198,10 +227,15 @@ impl NodeController {
         let ours = self.wishes.is_ours();
         if batch.confirm.iter().any(|node| ours(node)) {
             self.confirm_all();
+            self.changed = true;
         }
         if batch.roll_back.iter().any(|node| ours(node)) {
             self.changed = true;
             self.nics.values_mut().for_each(|nic| (nic.rolled_back, nic.due) = (true, now));
+        }
+        for asked in batch.dry_runs {
+            let told = dry_run::run(&mut self.parts, &self.wishes, &asked.key, &asked.value);
+            let _who_asked_has_gone = asked.answer.send(told);
         }
     }
 
@@ -241,17 +275,19 @@ impl NodeController {
         let was_attached = self.nics.get(name).and_then(|nic| nic.seen.as_ref()).is_some_and(status::is_attached);
         let guardian = &mut self.parts.guardian;
         let mut unguarded = None;
-        let mut repaired = false;
-        let outcome = self.parts.handover.drive(name, goal, &purpose, |step, _| {
+        let mut way = Way::to(goal);
+        let outcome = self.parts.handover.drive(name, goal, &purpose, |step, seen| {
             if step == Step::WriteJournal && goal == Goal::Attached {
                 unguarded = guardian.stand_by(name).err();
             }
-            repaired |= was_attached && goal == Goal::Attached;
-            unguarded.is_none() && !inbox.stopping()
+            let goes_on = unguarded.is_none() && !inbox.stopping();
+            if goes_on {
+                way.take(step, seen);
+            }
+            goes_on
         });
-        if repaired {
-            self.parts.published.counters.drift.fetch_add(1, Ordering::Relaxed);
-        }
+        let was_attached = was_attached || way.is_repair();
+        self.record(name, way, outcome.as_ref().err());
         match (outcome, unguarded) {
             (_, Some(why)) => self.failed(name, crate::model::Reason::Timeout, format!("nobody can stand by for {name}: {why}")),
             (Ok(Some(Outcome::Done(seen))), None) => self.done(name, goal, *seen, &purpose),
@@ -261,6 +297,20 @@ impl NodeController {
             }
             (Ok(None), None) => {}
             (Err(error), None) => self.step_failed(name, goal, was_attached, &error),
+        }
+    }
+
+    /// Takes note of the steps that were taken, if any.
+    fn record(&self, name: &str, way: Way, error: Option<&HandoverError>) {
+        let nic = self.nics.get(name);
+        let mut triggers: Vec<&'static str> = self.triggers.iter().copied().collect();
+        if triggers.is_empty() {
+            triggers.push(if nic.is_some_and(|nic| nic.attempt > 0) { "retry" } else { "verify" });
+        }
+        let names = status::names(name, nic.and_then(|nic| nic.seen.as_ref()), &self.parts.bridge);
+        let failure = error.map(ToString::to_string);
+        if let Some(record) = way.end(&names, failure.as_deref(), triggers, &self.parts.published.counters) {
+            self.parts.diary.record(record);
         }
     }
 
@@ -274,20 +324,20 @@ impl NodeController {
         if let Some(nic) = self.nics.get_mut(name) {
             nic.attached_at = None;
         }
+        self.parts.published.counters.taken_over.fetch_add(1, Ordering::Relaxed);
         let message = format!("the attachment of {name} was not confirmed in time, and was undone");
         self.failed(name, crate::model::Reason::Timeout, message);
         true
     }
 
     fn done(&mut self, name: &str, goal: Goal, seen: Seen, purpose: &Purpose) {
-        let counters = &self.parts.published.counters;
         if goal == Goal::Plain {
-            counters.detached.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(nic = name, "given back");
-            let keep = self.nics.get(name).is_some_and(|nic| nic.chosen.is_some());
-            if keep {
+            let nic = self.nics.get_mut(name);
+            if let Some(nic) = nic.filter(|nic| nic.chosen.is_some()) {
+                (nic.attempt, nic.trouble, nic.attached_at) = (0, None, None);
                 self.remember(name, seen);
             } else {
+                tracing::info!(nic = name, "given back");
                 self.nics.remove(name);
             }
             return;
@@ -301,7 +351,6 @@ impl NodeController {
         let Some(nic) = self.nics.get_mut(name) else { return };
         (nic.attempt, nic.trouble) = (0, None);
         if nic.attached_at.is_none() && !nic.seen.as_ref().is_some_and(status::is_attached) {
-            counters.attached.fetch_add(1, Ordering::Relaxed);
             tracing::info!(nic = name, "attached");
         }
         nic.seen = Some(seen);
@@ -353,6 +402,9 @@ impl NodeController {
     fn step_failed(&mut self, name: &str, goal: Goal, was_attached: bool, error: &HandoverError) {
         let (reason, text) = (status::reason_of(error), error.to_string());
         let since = self.nics.get(name).and_then(|nic| nic.trouble.as_ref()).map_or_else(Instant::now, |trouble| trouble.since);
+        if let Ok(seen) = self.parts.handover.observe(name) {
+            self.remember(name, seen);
+        }
         if goal == Goal::Plain {
             return self.failed(name, reason, text);
         }
@@ -370,7 +422,13 @@ impl NodeController {
         tracing::warn!(nic = name, why, "undoing");
         self.parts.published.counters.rolled_back.fetch_add(1, Ordering::Relaxed);
         let purpose = self.purpose(name);
-        let message = match self.parts.handover.drive(name, Goal::Plain, &purpose, |_, _| true) {
+        let mut way = Way::to(Goal::Plain);
+        let outcome = self.parts.handover.drive(name, Goal::Plain, &purpose, |step, seen| {
+            way.take(step, seen);
+            true
+        });
+        self.record(name, way, outcome.as_ref().err());
+        let message = match outcome {
             Ok(Some(Outcome::Done(seen))) => {
                 self.remember(name, *seen);
                 format!("{why}; everything was undone")
@@ -389,6 +447,7 @@ impl NodeController {
         let Some(nic) = self.nics.get_mut(name) else { return };
         let delay = RETRY_FIRST.saturating_mul(1 << nic.attempt.min(6)).min(RETRY_LONGEST);
         nic.attempt += 1;
+        self.parts.published.counters.retries.fetch_add(1, Ordering::Relaxed);
         nic.due = Instant::now() + delay;
         let since = nic.trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
         tracing::warn!(nic = name, %reason, attempt = nic.attempt, retry_in = ?delay, "{message}");
@@ -407,8 +466,9 @@ impl NodeController {
     }
 
     fn publish(&mut self) {
+        let listed = self.looked && self.wishes.are_listed();
         let view = status::view(&self.parts, &self.wishes, &self.nics, &mut self.statuses);
-        self.parts.published.publish(view, self.wishes.are_listed());
+        self.parts.published.publish(NodesView { listed, ..view });
     }
 }
 

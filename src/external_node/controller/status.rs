@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::published::NodesView;
-use super::wish::{Wish, Wishes};
+use super::published::{NodesView, OwnNode};
+use super::wish::{Chosen, Wish, Wishes};
 use super::{Nic, NodeParts};
 use crate::external_node::handover::{HandoverError, Seen};
+use crate::external_node::journal::Intent;
 use crate::external_node::phase::{Goal, Wait, phase};
 use crate::external_node::plan::{Names, plan};
+use crate::external_node::suitability::uplink_name;
 use crate::model::nic::NicAddress;
 use crate::model::{ExternalEntityReference, FieldError, NodeInterfaceStatus, NodeSpec, NodeStatus, Phase, Reason, State, Timestamp};
 use crate::ovs::{OvsError, PairView, PortState};
@@ -55,38 +57,62 @@ pub(super) fn reason_of(error: &HandoverError) -> Reason {
     }
 }
 
+/// The names that a NIC's plan speaks of.
+pub(super) fn names(name: &str, seen: Option<&Seen>, bridge: &str) -> Names {
+    let journal = seen.and_then(|seen| seen.journal.as_ref());
+    let uplink = journal.map_or_else(|| uplink_name(name), |journal| journal.uplink.clone());
+    Names { host: name.to_owned(), uplink, bridge: bridge.to_owned() }
+}
+
 /// Everything that is told, anew.
 pub(super) fn view(parts: &NodeParts, wishes: &Wishes, nics: &BTreeMap<String, Nic>, moments: &mut Moments) -> NodesView {
-    let mut view = NodesView::default();
-    moments.0.retain(|key, _| wishes.keys().contains(key));
+    let mut view = NodesView { applied: wishes.revision(), ..NodesView::default() };
+    let mut statuses: BTreeMap<&str, NodeStatus> = BTreeMap::new();
     for (key, wish) in wishes.iter() {
         let status = match &wish.decoded.spec {
             Err(errors) => invalid(key, wish, errors),
             Ok(spec) if !wishes.is_for_us(spec) => foreign(key, wish, spec, wishes),
             Ok(spec) => ours(parts, wishes, spec, wish, nics),
         };
-        let since = moments.since(key, status.state);
-        view.nodes.insert(key.clone(), Arc::new(NodeStatus { since, ..status }));
+        statuses.insert(key, status);
     }
-    if let Some(spec) = wishes.spec() {
-        for (name, nic) in nics.iter().filter(|(_, nic)| nic.seen.as_ref().is_some_and(is_attached)) {
-            let Some(chosen) = &nic.chosen else { continue };
-            let reference = ExternalEntityReference {
-                name: chosen.entity.to_string(),
-                namespace: spec.namespace.to_string(),
-                external_node: spec.name.to_string(),
-                interface: name.clone(),
-                ips: chosen.selector.ips.iter().map(ToString::to_string).collect(),
-                labels: spec.labels.clone(),
-            };
-            view.entities.insert(format!("{}/{}", reference.namespace, reference.name), Arc::new(reference));
+    if wishes.are_listed() && !nics.is_empty() {
+        match statuses.get_mut(parts.name.as_str()) {
+            // What stands though the value cannot be used.
+            Some(status) => status.interfaces = interfaces(parts, nics),
+            None => drop(statuses.insert(parts.name.as_str(), left_over(parts, nics))),
         }
-        view.plans.insert(spec.name.to_string(), plans(parts, nics));
+    }
+    moments.0.retain(|key, _| statuses.contains_key(&**key));
+    for (key, status) in statuses {
+        let since = moments.since(key, status.state);
+        view.nodes.insert(key.to_owned(), Arc::new(NodeStatus { since, ..status }));
+    }
+    view.entities = nics.iter().filter_map(|(name, nic)| entity(parts, name, nic)).collect();
+    if wishes.spec().is_some() || !nics.is_empty() {
+        let unconfirmed = nics.iter().filter(|(_, nic)| nic.attached_at.is_some()).map(|(name, _)| name.clone()).collect();
+        let plan = plans(parts, wishes, nics);
+        view.own = Some(OwnNode { name: parts.name.to_string(), nics: nics.keys().cloned().collect(), unconfirmed, plan });
     }
     view
 }
 
-fn bare(key: &str, namespace: &str, wish: &Wish) -> NodeStatus {
+/// A NIC is an entity from the read-back on until its way back begins, whatever fails meanwhile.
+fn entity(parts: &NodeParts, name: &str, nic: &Nic) -> Option<(String, Arc<ExternalEntityReference>)> {
+    let Chosen { selector, entity, labels } = nic.chosen.as_ref()?;
+    nic.seen.as_ref()?.journal.as_ref().filter(|journal| journal.intent == Intent::Attached)?;
+    let reference = ExternalEntityReference {
+        name: entity.to_string(),
+        namespace: parts.namespace.to_string(),
+        external_node: parts.name.to_string(),
+        interface: name.to_owned(),
+        ips: selector.ips.iter().map(ToString::to_string).collect(),
+        labels: labels.clone(),
+    };
+    Some((format!("{}/{}", reference.namespace, reference.name), Arc::new(reference)))
+}
+
+fn bare(key: &str, namespace: &str, revision: i64, warnings: &[String]) -> NodeStatus {
     NodeStatus {
         name: key.to_owned(),
         namespace: namespace.to_owned(),
@@ -94,9 +120,9 @@ fn bare(key: &str, namespace: &str, wish: &Wish) -> NodeStatus {
         reason: None,
         message: String::new(),
         entities: Vec::new(),
-        revision: wish.revision,
+        revision,
         since: Timestamp::default(),
-        warnings: wish.decoded.warnings.clone(),
+        warnings: warnings.to_vec(),
         errors: Vec::new(),
         interfaces: Vec::new(),
     }
@@ -108,27 +134,51 @@ fn invalid(key: &str, wish: &Wish, errors: &[FieldError]) -> NodeStatus {
         reason: first.map(|error| error.reason),
         message: first.map(ToString::to_string).unwrap_or_default(),
         errors: errors.to_vec(),
-        ..bare(key, "", wish)
+        ..bare(key, "", wish.revision, &wish.decoded.warnings)
     }
 }
 
 fn foreign(key: &str, wish: &Wish, spec: &NodeSpec, wishes: &Wishes) -> NodeStatus {
     let message = format!("this agent is {}; the node is another host's (--node-name, --node-namespace)", wishes.identity());
-    NodeStatus { state: State::Unimplemented, message, ..bare(key, spec.namespace.as_str(), wish) }
+    NodeStatus { state: State::Unimplemented, message, ..bare(key, spec.namespace.as_str(), wish.revision, &wish.decoded.warnings) }
 }
 
 fn ours(parts: &NodeParts, wishes: &Wishes, spec: &NodeSpec, wish: &Wish, nics: &BTreeMap<String, Nic>) -> NodeStatus {
-    let mut status = bare(spec.name.as_str(), spec.namespace.as_str(), wish);
+    let mut status = bare(spec.name.as_str(), spec.namespace.as_str(), wish.revision, &wish.decoded.warnings);
     status.entities = spec.interfaces.iter().map(|interface| spec.entity(interface).to_string()).collect();
-    status.interfaces = nics.iter().filter_map(|(name, nic)| Some(interface(parts, name, nic.seen.as_ref()?))).collect();
+    status.interfaces = interfaces(parts, nics);
     (status.state, status.reason, status.message) = verdict(wishes, nics);
     status
 }
 
+/// NICs whose wish is gone, until they are given back.
+fn left_over(parts: &NodeParts, nics: &BTreeMap<String, Nic>) -> NodeStatus {
+    let mut status = bare(parts.name.as_str(), parts.namespace.as_str(), 0, &[]);
+    status.interfaces = interfaces(parts, nics);
+    let names = || nics.keys().cloned().collect::<Vec<_>>().join(", ");
+    (status.state, status.reason, status.message) = match trouble(nics) {
+        Some(trouble) => trouble,
+        None if nics.values().any(|nic| nic.goal == Goal::Plain) => {
+            (State::Removed, None, format!("the wish is gone; {} is being given back", names()))
+        }
+        None => (State::Configured, None, format!("the store does not hold this wish; {} stays while removals are held back", names())),
+    };
+    status
+}
+
+fn interfaces(parts: &NodeParts, nics: &BTreeMap<String, Nic>) -> Vec<NodeInterfaceStatus> {
+    nics.iter().filter_map(|(name, nic)| Some(interface(parts, name, nic.chosen.as_ref(), nic.seen.as_ref()?))).collect()
+}
+
+fn trouble(nics: &BTreeMap<String, Nic>) -> Option<(State, Option<Reason>, String)> {
+    let trouble = nics.values().find_map(|nic| nic.trouble.as_ref().filter(|_| nic.attempt > 0))?;
+    Some((State::Retrying, Some(trouble.reason), trouble.message.clone()))
+}
+
 /// The worst that is to be told, in this order: what failed, what is waited for, what still has to happen.
 fn verdict(wishes: &Wishes, nics: &BTreeMap<String, Nic>) -> (State, Option<Reason>, String) {
-    if let Some((_, trouble)) = nics.iter().find_map(|(name, nic)| Some((name, nic.trouble.as_ref().filter(|_| nic.attempt > 0)?))) {
-        return (State::Retrying, Some(trouble.reason), trouble.message.clone());
+    if let Some(trouble) = trouble(nics) {
+        return trouble;
     }
     if let Some(unclear) = wishes.unclear().first() {
         return (unclear.state, Some(unclear.reason), unclear.message.clone());
@@ -148,7 +198,7 @@ fn verdict(wishes: &Wishes, nics: &BTreeMap<String, Nic>) -> (State, Option<Reas
     }
 }
 
-fn interface(parts: &NodeParts, name: &str, seen: &Seen) -> NodeInterfaceStatus {
+fn interface(parts: &NodeParts, name: &str, chosen: Option<&Chosen>, seen: &Seen) -> NodeInterfaceStatus {
     let number = |port: Option<&crate::ovs::PortView>| match port.map(|port| &port.state) {
         Some(PortState::Ready(number)) => number.to_string().parse().unwrap_or_default(),
         _ => 0,
@@ -160,6 +210,7 @@ fn interface(parts: &NodeParts, name: &str, seen: &Seen) -> NodeInterfaceStatus 
     let addresses = journal.map(|journal| journal.config.addresses.clone()).unwrap_or_default();
     NodeInterfaceStatus {
         name: name.to_owned(),
+        entity: chosen.map(|chosen| chosen.entity.to_string()).unwrap_or_default(),
         phase: phase(&seen.observation),
         uplink: journal.map(|journal| journal.uplink.clone()).unwrap_or_default(),
         bridge: parts.bridge.clone(),
@@ -176,22 +227,21 @@ fn interface(parts: &NodeParts, name: &str, seen: &Seen) -> NodeInterfaceStatus 
     }
 }
 
-fn plans(parts: &NodeParts, nics: &BTreeMap<String, Nic>) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (name, nic) in nics {
-        let Some(seen) = &nic.seen else { continue };
-        let uplink = seen.journal.as_ref().map_or_else(|| crate::external_node::suitability::uplink_name(name), |j| j.uplink.clone());
-        let names = Names { host: name.clone(), uplink, bridge: parts.bridge.clone() };
-        for (goal, title) in [(Goal::Attached, "behind the bridge"), (Goal::Plain, "back")] {
-            let way = plan(&seen.observation, goal, &names);
-            let end = match (way.steps.is_empty(), way.waits_for) {
-                (_, Some(wait)) => format!("then it waits: {wait}"),
-                (true, None) => "nothing to do".to_owned(),
-                (false, None) => "done".to_owned(),
-            };
-            let steps = way.steps.iter().map(|step| format!("{name} {title}: {} (interruption: {})", step.text, step.interruption));
-            lines.extend(steps.chain([format!("{name} {title}: {end}")]));
-        }
-    }
-    lines
+fn plans(parts: &NodeParts, wishes: &Wishes, nics: &BTreeMap<String, Nic>) -> Vec<String> {
+    let ways = [(Goal::Attached, "behind the bridge"), (Goal::Plain, "back")];
+    let seen = nics.iter().filter_map(|(name, nic)| Some((name, nic.seen.as_ref()?)));
+    let lines = seen.flat_map(|(name, seen)| ways.iter().flat_map(|(goal, title)| way(parts, name, seen, *goal, title)));
+    lines.chain(wishes.unclear().iter().map(|unclear| format!("nothing is done: {}", unclear.message))).collect()
+}
+
+/// The way of one NIC to one goal, one step a line.
+pub(super) fn way(parts: &NodeParts, name: &str, seen: &Seen, goal: Goal, title: &str) -> Vec<String> {
+    let way = plan(&seen.observation, goal, &names(name, Some(seen), &parts.bridge));
+    let end = match (way.steps.is_empty(), way.waits_for) {
+        (_, Some(wait)) => format!("then it waits: {wait}"),
+        (true, None) => "nothing to do".to_owned(),
+        (false, None) => "done".to_owned(),
+    };
+    let steps = way.steps.iter().map(|step| format!("{name} {title}: {} (interruption: {})", step.text, step.interruption));
+    steps.chain([format!("{name} {title}: {end}")]).collect()
 }

@@ -1,6 +1,6 @@
 //! The store's wishes for nodes, and which NICs ours means.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::external_node::handover::{Handover, HandoverError, Purpose};
@@ -24,6 +24,7 @@ pub(super) struct Wish {
 pub(super) struct Chosen {
     pub(super) selector: NicSelector,
     pub(super) entity: EntityName,
+    pub(super) labels: BTreeMap<String, String>,
 }
 
 /// Why an interface of the wish leads to no NIC that may be touched.
@@ -41,16 +42,18 @@ pub(super) struct Wishes {
     all: BTreeMap<String, Wish>,
     staging: Option<BTreeMap<String, Wish>>,
     listed: bool,
+    revision: i64,
     unclear: Vec<Unclear>,
 }
 
 impl Wishes {
     pub(super) fn new(name: InterfaceName, namespace: InterfaceName) -> Self {
-        Self { name, namespace, all: BTreeMap::new(), staging: None, listed: false, unclear: Vec::new() }
+        Self { name, namespace, all: BTreeMap::new(), staging: None, listed: false, revision: 0, unclear: Vec::new() }
     }
 
-    /// Takes events; whether anything may have changed.
+    /// Takes events; whether the wish for this host may have changed.
     pub(super) fn take(&mut self, events: Vec<StoreEvent>) -> bool {
+        let own = self.name.to_string();
         let mut changed = false;
         for event in events {
             match event {
@@ -60,22 +63,25 @@ impl Wishes {
                         staging.insert(last.to_owned(), read(last, &value));
                     }
                 }
-                StoreEvent::InitDone(_) => {
+                StoreEvent::InitDone(identity) => {
+                    self.revision = identity.revision;
                     if let Some(listing) = self.staging.take() {
-                        let revisions =
-                            |all: &BTreeMap<String, Wish>| all.iter().map(|(key, w)| (key.clone(), w.revision)).collect::<Vec<_>>();
-                        changed |= !self.listed || revisions(&self.all) != revisions(&listing);
+                        let revision = |all: &BTreeMap<String, Wish>| all.get(&own).map(|wish| wish.revision);
+                        changed |= !self.listed || revision(&self.all) != revision(&listing);
                         (self.all, self.listed) = (listing, true);
                     }
                 }
                 StoreEvent::Apply(key, value) => {
+                    self.revision = self.revision.max(value.mod_revision);
                     if let Some(last) = key.strip_prefix(NODE_CONFIG_PREFIX) {
                         self.all.insert(last.to_owned(), read(last, &value));
-                        changed = true;
+                        changed |= last == own;
                     }
                 }
-                StoreEvent::Delete(key, _) => {
-                    changed |= key.strip_prefix(NODE_CONFIG_PREFIX).is_some_and(|last| self.all.remove(last).is_some())
+                StoreEvent::Delete(key, revision) => {
+                    self.revision = self.revision.max(revision);
+                    let removed = key.strip_prefix(NODE_CONFIG_PREFIX).filter(|last| self.all.remove(*last).is_some());
+                    changed |= removed.is_some_and(|last| last == own);
                 }
             }
         }
@@ -84,6 +90,11 @@ impl Wishes {
 
     pub(super) fn are_listed(&self) -> bool {
         self.listed
+    }
+
+    /// Revision of the last event that was taken.
+    pub(super) fn revision(&self) -> i64 {
+        self.revision
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Wish)> {
@@ -143,8 +154,8 @@ impl Wishes {
                 for selector in &spec.interfaces {
                     match one(selector, &candidates, &links, handover, allow_managed) {
                         Ok(name) => {
-                            let entity = spec.entity(selector);
-                            if chosen.insert(name.clone(), Chosen { selector: selector.clone(), entity }).is_some() {
+                            let (selector, entity) = (selector.clone(), spec.entity(selector));
+                            if chosen.insert(name.clone(), Chosen { selector, entity, labels: spec.labels.clone() }).is_some() {
                                 let message = format!("two interfaces of the node lead to {name}; each NIC is chosen once");
                                 unclear.push(Unclear { state: State::Failed, reason: Reason::NicUnsuitable, message });
                             }
@@ -165,11 +176,6 @@ impl Wishes {
         let notes = Notes { phase: None, orig_name: Some(nic.to_owned()), entity, ips };
         Purpose { node: self.name.to_string(), namespace: self.namespace.to_string(), notes }
     }
-
-    /// Names of all keys, for who looks for what nobody answers for.
-    pub(super) fn keys(&self) -> BTreeSet<String> {
-        self.all.keys().cloned().collect()
-    }
 }
 
 fn read(last: &str, value: &Versioned) -> Wish {
@@ -177,7 +183,7 @@ fn read(last: &str, value: &Versioned) -> Wish {
 }
 
 /// The own name of the NIC that a selector means. One that stands behind the bridge already is not examined again.
-fn one(
+pub(super) fn one(
     selector: &NicSelector,
     candidates: &[Candidate],
     links: &[NicLink],
