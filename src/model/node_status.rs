@@ -164,7 +164,7 @@ mod tests {
             errors: Vec::new(),
             interfaces: vec![interface],
         };
-        let expected = r#"{"name":"host1","namespace":"default","state":"CONFIGURED","reason":"","message":"","entities":["host1-9bf2c"],"revision":7,"since":"1970-01-01T00:00:00Z","warnings":[],"errors":[],"interfaces":[{"name":"eth0","phase":"ATTACHED","uplink":"eth0~","bridge":"br-int","host_ofport":2,"uplink_ofport":1,"phys_address":"02:00:00:00:00:01","mtu":1500,"ip_addresses":["192.0.2.5/24"]}]}"#;
+        let expected = r#"{"name":"host1","namespace":"default","state":"CONFIGURED","reason":"","message":"","entities":["host1-9bf2c"],"revision":7,"since":"1970-01-01T00:00:00Z","warnings":[],"errors":[],"interfaces":[{"name":"eth0","entity":"host1-3e616","phase":"ATTACHED","uplink":"eth0~","bridge":"br-int","host_ofport":2,"uplink_ofport":1,"phys_address":"02:00:00:00:00:01","mtu":1500,"ip_addresses":["192.0.2.5/24"]}]}"#;
         assert_eq!(serde_json::to_string(&status).unwrap(), expected);
         for phase in [Phase::Plain, Phase::PortsCreated, Phase::FlowsInstalled, Phase::Detaching] {
             assert_eq!(serde_json::to_string(&phase).unwrap(), format!("\"{phase}\""));

@@ -158,7 +158,6 @@ impl OvsSink for NodeInbox {
 
 #[cfg(test)]
 mod tests {
-<<<<<<< HEAD
     use std::time::Duration;
 
     use super::*;
@@ -198,19 +197,5 @@ mod tests {
         });
         assert!(!inbox.wait_for(|_| false));
         thread.join().expect("it ends");
-=======
-    use super::*;
-
-    #[test]
-    fn what_is_put_back_comes_before_what_came_in_meanwhile() {
-        let inbox = NodeInbox::new();
-        inbox.store_events(vec![StoreEvent::Init]);
-        let taken = inbox.take(Instant::now());
-        inbox.store_events(vec![StoreEvent::Delete("k".into(), 2)]);
-        inbox.kernel_changed();
-        inbox.put_back(taken);
-        let all = inbox.take(Instant::now());
-        assert_eq!((all.store, all.kernel), (vec![StoreEvent::Init, StoreEvent::Delete("k".into(), 2)], true));
->>>>>>> e62a838 (Tell of external nodes what users and programs need: waits, plans of what is not written, history, metrics, entities that hold)
     }
 }
