@@ -55,6 +55,7 @@ const RULES: &[Rule] = &[
         files: &[
             "model/",
             "configurator/plan",
+            "external_node/attachment",
             "external_node/phase",
             "external_node/plan",
             "external_node/selection",

@@ -147,11 +147,13 @@ fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(Node
     let legal = |what: &str, text: &str| InterfaceName::new(text).map_err(|why| anyhow::anyhow!("{what} `{text}` {why}"));
     let order = Order {
         nic: String::new(),
+        attachment: String::new(),
         state_dir: config.state_dir.clone(),
         ovs_db: config.ovs.db.to_string(),
         bridge: config.ovs.bridge.clone(),
         label: config.label.to_string(),
         netdev: config.ovs.datapath == Datapath::Netdev,
+        bypass_rules: config.node.bypass_rules.iter().map(BypassRule::fields).collect(),
     };
     let parts = NodeParts {
         handover,
@@ -230,14 +232,17 @@ impl OvsSink for Ears {
 /// Starts processes that stand by, and takes note of those that have ended.
 struct Processes {
     order: Order,
-    running: Vec<std::process::Child>,
+    running: Vec<(Order, std::process::Child)>,
 }
 
 impl Guardian for Processes {
-    fn stand_by(&mut self, nic: &str) -> Result<(), String> {
-        self.running.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        let order = Order { nic: nic.to_owned(), ..self.order.clone() };
-        self.running.push(stand_by::start(&order).map_err(|error| format!("start the process that stands by: {error}"))?);
+    fn stand_by(&mut self, nic: &str, attachment: &str) -> Result<(), String> {
+        self.running.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
+        let order = Order { nic: nic.to_owned(), attachment: attachment.to_owned(), ..self.order.clone() };
+        if self.running.iter().all(|(running, _)| *running != order) {
+            let child = stand_by::start(&order).map_err(|error| format!("start the process that stands by: {error}"))?;
+            self.running.push((order, child));
+        }
         Ok(())
     }
 }
@@ -278,11 +283,12 @@ pub fn stand_by(order: &Order) -> Result<(), String> {
     let text = |error: anyhow::Error| format!("{error:#}");
     let label = AgentLabel::new(&order.label).map_err(|error| error.to_string())?;
     let target = OvsdbTarget::parse(&order.ovs_db).map_err(|rule| format!("{} {rule}", order.ovs_db))?;
-    let boot_id = namespace::boot_id().map_err(|error| format!("read the boot id: {error}"))?;
+    let rule = |[direction, protocol, cidr, port]: &[String; 4]| BypassRule::parse(direction, protocol, cidr, port);
+    let rules = order.bypass_rules.iter().map(rule).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
     let mut watch = None;
-    stand_by::run(order, &boot_id, |journals| {
+    stand_by::run(order, |journals| {
         let datapath = if order.netdev { Datapath::Netdev } else { Datapath::System };
-        let place = Place { target, bridge: order.bridge.clone(), datapath, label, rules: Vec::new(), confirm_within: Duration::ZERO };
+        let place = Place { target, bridge: order.bridge.clone(), datapath, label, rules, confirm_within: Duration::ZERO };
         let own = namespace::own_netns().map_err(|error| format!("open the own namespace: {error}"))?;
         let (handover, switch_watch) = handover(&place, own, journals, None).map_err(text)?;
         watch = Some(switch_watch);

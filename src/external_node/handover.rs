@@ -96,6 +96,8 @@ pub struct Purpose {
     pub node: String,
     /// Its Kubernetes namespace.
     pub namespace: String,
+    /// What an attachment that begins now is called.
+    pub attachment: String,
     /// What is remembered beside the ports.
     pub notes: Notes,
 }
@@ -155,7 +157,16 @@ impl Handover {
         &self.journals
     }
 
-    /// Goes the whole way of one NIC, named by its own name. `before` is told each step before it is taken, and may stop the way there.
+    /// This boot.
+    #[must_use]
+    pub fn boot_id(&self) -> &str {
+        &self.settings.boot_id
+    }
+
+    /// Goes the whole way of one NIC, named by its own name. `before` is told each step before it is taken, and may stop the way there; what it is shown of
+    /// the journal cannot be changed by anybody else until the step is done.
+    ///
+    /// On the way back a journal that cannot be written is no reason to stay: the way is gone as if it were.
     ///
     /// # Errors
     /// The first step that failed; what stands then is as good a beginning as any.
@@ -164,15 +175,20 @@ impl Handover {
         nic: &str,
         goal: Goal,
         purpose: &Purpose,
-        mut before: impl FnMut(Step, &Observation) -> bool,
+        mut before: impl FnMut(Step, &Seen) -> bool,
     ) -> Result<Option<Outcome>, HandoverError> {
         let _lock = self.journals.lock(nic, LOCK_WITHIN)?;
+        let mut unwritten = None;
         for _ in 0..STEPS_MAX {
-            let seen = self.observe(nic)?;
+            let seen = self.look(nic, unwritten.clone())?;
             match next(&seen.observation, goal) {
-                Next::Do(step) if before(step, &seen.observation) => {
+                Next::Do(step) if before(step, &seen) => {
                     tracing::info!(nic, ?step, "taking a step");
-                    self.perform(step, nic, &seen, purpose)?;
+                    if step == Step::MarkDetaching {
+                        unwritten = self.mark_detaching(nic, &seen)?;
+                    } else {
+                        self.perform(step, nic, &seen, purpose)?;
+                    }
                 }
                 Next::Do(_) => return Ok(None),
                 Next::Done => {
@@ -193,8 +209,13 @@ impl Handover {
     /// # Errors
     /// When kernel or journal cannot be read. A database that cannot be read is an observation.
     pub fn observe(&mut self, name: &str) -> Result<Seen, HandoverError> {
+        self.look(name, None)
+    }
+
+    /// As [`Handover::observe`], with a journal that could not be written.
+    fn look(&mut self, name: &str, unwritten: Option<Journal>) -> Result<Seen, HandoverError> {
         let links = self.kernel.links()?;
-        let journal = self.journals.load(name)?;
+        let journal = unwritten.map_or_else(|| self.journals.load(name), |journal| Ok(Some(journal)))?;
         let uplink = journal.as_ref().map_or_else(|| uplink_name(name), |journal| journal.uplink.clone());
         let nic = find_nic(&links, name, &uplink, journal.as_ref(), &self.settings.boot_id).cloned();
         let place = match &nic {
@@ -305,8 +326,12 @@ impl Handover {
         let journal = || seen.journal.clone().ok_or_else(|| missing("the journal"));
         match step {
             Step::WriteJournal => self.write_journal(name, seen, purpose)?,
-            Step::MarkAttaching => self.journals.write(&Journal { intent: Intent::Attaching, ..journal()? })?,
-            Step::MarkDetaching => self.mark_detaching(seen, journal()?)?,
+            Step::MarkAttaching => {
+                let (attachment, confirm_until) = (purpose.attachment.clone(), self.confirm_until());
+                let again = Journal { intent: Intent::Attaching, attachment, confirmed: false, confirm_until, ..journal()? };
+                self.journals.write(&again)?;
+            }
+            Step::MarkDetaching => drop(self.mark_detaching(name, seen)?),
             Step::Rename => drop(self.kernel.rename(nic()?, &journal()?.uplink, &journal()?.config)?),
             Step::RenameBack => drop(self.kernel.rename(nic()?, name, &journal()?.config)?),
             Step::CreatePorts => self.create_ports(name, seen, &journal()?, purpose)?,
@@ -346,8 +371,9 @@ impl Handover {
             bridge: self.settings.bridge.clone(),
             node: purpose.node.clone(),
             namespace: purpose.namespace.clone(),
+            attachment: purpose.attachment.clone(),
             confirmed: false,
-            confirm_until: config.taken_at.saturating_add(self.settings.confirm_within.as_secs()),
+            confirm_until: self.confirm_until(),
             guard: self.only_listens(),
             nic: NicLink { name: name.to_owned(), ..nic.clone() },
             config,
@@ -355,8 +381,30 @@ impl Handover {
         Ok(())
     }
 
-    /// What was changed while it was attached goes back with it. A port that lost everything says nothing.
-    fn mark_detaching(&mut self, seen: &Seen, mut journal: Journal) -> Result<(), HandoverError> {
+    fn confirm_until(&self) -> u64 {
+        NicKernel::uptime().saturating_add(self.settings.confirm_within.as_secs())
+    }
+
+    /// Notes that the host reached its store with this attachment; `false` when that is not what stands any more.
+    ///
+    /// # Errors
+    /// When that cannot be written, or somebody else has the NIC.
+    pub fn confirm_attachment(&mut self, nic: &str, attachment: &str) -> Result<bool, HandoverError> {
+        let _lock = self.journals.lock(nic, LOCK_WITHIN)?;
+        match self.journals.load(nic)? {
+            Some(journal) if journal.attachment == attachment && journal.intent != Intent::Detaching => {
+                self.journals.write(&Journal { confirmed: true, ..journal })?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// What was changed while it was attached goes back with it. A port that lost everything says nothing. What is returned could not be written: to give
+    /// a NIC back matters more than a note of it, and without one the way back is found as well.
+    fn mark_detaching(&mut self, name: &str, seen: &Seen) -> Result<Option<Journal>, HandoverError> {
+        let missing = || HandoverError::NotAsWished(format!("note the way back of {name}: the journal is gone"));
+        let mut journal = seen.journal.clone().ok_or_else(missing)?;
         let port = seen.holder.as_ref().filter(|_| seen.observation.holder == NameHolder::Port && seen.observation.on_nic == Share::None);
         if let Some(port) = port {
             let live = self.kernel.read(port)?;
@@ -366,7 +414,10 @@ impl Handover {
             }
         }
         journal.intent = Intent::Detaching;
-        Ok(self.journals.write(&journal)?)
+        Ok(self.journals.write(&journal).err().map(|error| {
+            tracing::error!(nic = name, %error, "the way back is gone without a note of it");
+            journal
+        }))
     }
 
     fn create_ports(&mut self, name: &str, seen: &Seen, journal: &Journal, purpose: &Purpose) -> Result<(), HandoverError> {

@@ -7,11 +7,11 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
+use crate::external_node::lock::{self, NicLock};
 use crate::model::nic::{NicConfig, NicLink};
 
 /// Version of the form below. A journal of another version is not guessed at.
@@ -21,8 +21,8 @@ const FOLDER: &str = "nic";
 /// What a journal's file name ends in; while it is being written, [`UNFINISHED`].
 const FINISHED: &str = "json";
 const UNFINISHED: &str = "new";
-
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What the file name of one that could not be read any more ends in, once it was replaced.
+const DAMAGED: &str = "damaged";
 
 /// Which way a NIC goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +51,9 @@ pub struct Journal {
     pub node: String,
     /// Its Kubernetes namespace.
     pub namespace: String,
+    /// Which attachment it is: one that begins has a new name, and is not confirmed.
+    #[serde(default)]
+    pub attachment: String,
     /// Whether it was confirmed that the host can still reach its store. What is not confirmed in time is undone.
     pub confirmed: bool,
     /// Until when it must be confirmed, seconds since boot.
@@ -100,11 +103,6 @@ pub enum JournalError {
         /// What is wrong.
         problem: String,
     },
-}
-
-/// A NIC that is taken.
-pub struct NicLock {
-    _file: Flock<File>,
 }
 
 /// The journals of all NICs.
@@ -173,25 +171,31 @@ impl JournalFolder {
         text.and_then(|text| write(&text)).map_err(failed("write the journal", &path))
     }
 
+    /// Replaces a journal that cannot be read any more, which is kept beside it.
+    ///
+    /// # Errors
+    /// When the new one is not on disk.
+    pub fn replace_damaged(&self, journal: &Journal) -> Result<(), JournalError> {
+        let path = self.path(journal.name());
+        // Where even that is impossible, writing says why.
+        let _ = fs::rename(&path, path.with_extension(DAMAGED));
+        self.write(journal)
+    }
+
     /// Takes a NIC for oneself, against another process that would change it at the same time; waits while another one has it. It ends with the value
     /// and with the process.
     ///
     /// # Errors
     /// `WouldBlock` when it is not free within the limit.
     pub fn lock(&self, nic: &str, limit: Duration) -> Result<NicLock, JournalError> {
-        let path = self.path(nic).with_extension("lock");
-        let deadline = Instant::now() + limit;
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC);
-        let mut file = options.open(&path).map_err(failed("open", &path))?;
-        loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(locked) => return Ok(NicLock { _file: locked }),
-                Err((unlocked, nix::errno::Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = unlocked,
-                Err((_, errno)) => return Err(failed("lock", &path)(errno.into())),
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
+        let path = lock::path(&self.path(nic));
+        lock::take(&path, limit).map_err(failed("lock", &path))
+    }
+
+    /// Waits until nobody has a NIC any more; a process that holds it all that time is ended. Its number, if that was done.
+    #[must_use]
+    pub fn make_way(&self, nic: &str, limit: Duration) -> Option<i32> {
+        lock::make_way(&lock::path(&self.path(nic)), limit)
     }
 
     /// Drops a NIC's journal; one that is not there is dropped already.
@@ -231,11 +235,11 @@ fn failed<'a>(attempted: &'static str, path: &'a Path) -> impl Fn(io::Error) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::model::nic::{Attribute, Message, NicAddress, NicNexthop, NicRoute};
 
-    fn journal() -> Journal {
+    pub(crate) fn journal() -> Journal {
         let address = Message { header: vec![2, 24, 128, 0, 2, 0, 0, 0], attributes: vec![Attribute(2, vec![192, 0, 2, 5])] };
         let route =
             Message { header: vec![2, 0, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0], attributes: vec![Attribute(4, 2u32.to_ne_bytes().to_vec())] };
@@ -270,6 +274,7 @@ mod tests {
             bridge: "br-int".into(),
             node: "host1".into(),
             namespace: "default".into(),
+            attachment: "a1".into(),
             confirmed: false,
             confirm_until: 137,
             guard: true,
@@ -342,5 +347,9 @@ mod tests {
             assert!(matches!(error, JournalError::Damaged { .. }), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
+        let last = fs::read(&path).unwrap();
+        folder.replace_damaged(&journal()).unwrap();
+        assert_eq!((folder.load("eth0.7-x").unwrap(), folder.all().unwrap().len()), (Some(journal()), 1));
+        assert_eq!(fs::read(path.with_extension(DAMAGED)).unwrap(), last);
     }
 }

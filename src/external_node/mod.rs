@@ -10,14 +10,17 @@
 //! - [`plan`]: the steps as they can be shown before they are taken.
 //! - [`handover`]: takes the steps.
 //! - [`controller`]: from the store's wishes to NICs that stand where they shall, and statuses.
+//! - [`attachment`]: what becomes of an attachment that is not confirmed.
 //! - [`stand_by`]: the process that undoes what an agent does not confirm.
 //! - [`flows`]: the flows of all NICs as one set.
 //! - [`journal`]: the NIC's whole configuration on disk, from before it is touched until it is plain again.
 
+pub mod attachment;
 pub mod controller;
 pub mod flows;
 pub mod handover;
 pub mod journal;
+mod lock;
 pub mod phase;
 pub mod plan;
 pub mod selection;

@@ -83,6 +83,13 @@ impl BypassRule {
         Ok(Self { direction, protocol, network, port })
     }
 
+    /// The four fields as [`BypassRule::parse`] reads them.
+    #[must_use]
+    pub fn fields(&self) -> [String; 4] {
+        let port = self.port.map(|port| port.to_string()).unwrap_or_default();
+        [self.direction.to_string(), self.protocol.to_string(), self.network.to_string(), port]
+    }
+
     /// Which way, seen from the host.
     #[must_use]
     pub fn direction(&self) -> Direction {
@@ -158,7 +165,10 @@ mod tests {
             (["ingress", "tcp", "1.1.1.1/32", ""], "ingress tcp 1.1.1.1/32"),
         ] {
             let [direction, protocol, cidr, port] = fields;
-            assert_eq!(BypassRule::parse(direction, protocol, cidr, port).map(|rule| rule.to_string()), Ok(text.to_owned()));
+            let rule = BypassRule::parse(direction, protocol, cidr, port).unwrap();
+            assert_eq!(rule.to_string(), text);
+            let [direction, protocol, cidr, port] = rule.fields();
+            assert_eq!(BypassRule::parse(&direction, &protocol, &cidr, &port), Ok(rule));
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vnf_agent::external_node::handover::{Handover, HandoverError, HandoverSettings, Outcome, PairFlows, Purpose};
+use vnf_agent::external_node::handover::{Handover, HandoverError, HandoverSettings, Outcome, PairFlows, Purpose, Seen};
 use vnf_agent::external_node::journal::JournalFolder;
 use vnf_agent::external_node::phase::{Goal, Observation, Step};
 use vnf_agent::linux::netns_thread::cookie_of;
@@ -154,7 +154,7 @@ pub fn mover(ovs: &Ovs<'_>, flows: &Arc<NoFlows>, boot_id: &str) -> Mover {
 
 pub fn purpose() -> Purpose {
     let notes = Notes { orig_name: Some("nic0".into()), entity: Some("default/host1".into()), ips: vec![], phase: None };
-    Purpose { node: "host1".into(), namespace: "default".into(), notes }
+    Purpose { node: "host1".into(), namespace: "default".into(), attachment: "a1".into(), notes }
 }
 
 impl Mover {
@@ -172,9 +172,9 @@ impl Mover {
     /// Goes until this many steps are taken, and stops as if it were killed; the step before which it stopped, if the way is that long.
     pub fn stop_after(&mut self, steps: usize, goal: Goal) -> Option<(Step, Observation)> {
         let (mut taken, mut stopped) = (0, None);
-        let before = |step: Step, seen: &Observation| {
+        let before = |step: Step, seen: &Seen| {
             if taken == steps {
-                stopped = Some((step, *seen));
+                stopped = Some((step, seen.observation));
                 return false;
             }
             taken += 1;

@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::external_node::attachment::{is_overdue, resumed};
 use crate::external_node::handover::{Handover, HandoverError, Outcome, Purpose, Seen};
-use crate::external_node::journal::{Intent, Journal};
+use crate::external_node::journal::Journal;
 use crate::external_node::phase::{Goal, JournalState, Step};
-use crate::external_node::stand_by::is_overdue;
 use crate::linux::nic::NicKernel;
 use crate::model::{InterfaceName, Timestamp};
 use diary::{Diary, Way};
@@ -45,11 +45,12 @@ const RESCUE_AFTER: Duration = Duration::from_secs(30);
 
 /// Starts the process that stands by.
 pub trait Guardian: Send {
-    /// Stands by for this NIC, whose journal is about to be written.
+    /// Sees to it that one stands by for this attachment of a NIC: the first call comes before the journal speaks of it, and each one starts another
+    /// process where that one has ended.
     ///
     /// # Errors
     /// A sentence; the NIC is not touched then.
-    fn stand_by(&mut self, nic: &str) -> Result<(), String>;
+    fn stand_by(&mut self, nic: &str, attachment: &str) -> Result<(), String>;
 }
 
 /// What the controller asks about the store.
@@ -201,9 +202,7 @@ impl NodeController {
         for journal in journals {
             match journal {
                 Ok(journal) => {
-                    let uptime = NicKernel::uptime();
-                    let undo = journal.intent == Intent::Detaching || is_overdue(&journal, uptime);
-                    let goal = if undo { Goal::Plain } else { Goal::Attached };
+                    let goal = resumed(&journal, self.parts.handover.boot_id(), NicKernel::uptime());
                     tracing::info!(nic = journal.name(), ?goal, "taking up what the journal tells");
                     self.nics.insert(journal.name().to_owned(), Nic::new(goal));
                 }
@@ -274,22 +273,25 @@ impl NodeController {
         let purpose = self.purpose(name);
         let was_attached = self.nics.get(name).and_then(|nic| nic.seen.as_ref()).is_some_and(status::is_attached);
         let guardian = &mut self.parts.guardian;
-        let mut unguarded = None;
+        let mut stopped = None;
         let mut way = Way::to(goal);
         let outcome = self.parts.handover.drive(name, goal, &purpose, |step, seen| {
-            if step == Step::WriteJournal && goal == Goal::Attached {
-                unguarded = guardian.stand_by(name).err();
+            if goal == Goal::Attached {
+                stopped = admit(name, step, seen.journal.as_ref(), &purpose, guardian.as_mut()).err();
             }
-            let goes_on = unguarded.is_none() && !inbox.stopping();
+            let goes_on = stopped.is_none() && !inbox.stopping();
             if goes_on {
-                way.take(step, seen);
+                way.take(step, &seen.observation);
             }
             goes_on
         });
         let was_attached = was_attached || way.is_repair();
         self.record(name, way, outcome.as_ref().err());
-        match (outcome, unguarded) {
-            (_, Some(why)) => self.failed(name, crate::model::Reason::Timeout, format!("nobody can stand by for {name}: {why}")),
+        match (outcome, stopped) {
+            (_, Some(Stopped::Unguarded(why))) => {
+                self.failed(name, crate::model::Reason::Timeout, format!("nobody can stand by for {name}: {why}"));
+            }
+            (_, Some(Stopped::Overdue)) => self.roll_back(name, "it was not attached and confirmed in time"),
             (Ok(Some(Outcome::Done(seen))), None) => self.done(name, goal, *seen, &purpose),
             (Ok(Some(Outcome::Wait(wait, seen))), None) => {
                 self.remember(name, *seen);
@@ -359,6 +361,11 @@ impl NodeController {
         } else {
             nic.attached_at.get_or_insert_with(status::wall_now);
             nic.due = Instant::now() + Duration::from_secs(1);
+            let attachment = nic.seen.as_ref().and_then(|seen| seen.journal.as_ref()).map(|journal| journal.attachment.clone());
+            // It may have ended with an agent before this one, or by somebody's hand.
+            if let Some(Err(why)) = attachment.map(|attachment| self.parts.guardian.stand_by(name, &attachment)) {
+                tracing::warn!(nic = name, %why, "nobody can stand by");
+            }
             self.await_confirmation(name);
         }
     }
@@ -369,15 +376,15 @@ impl NodeController {
         let (Some(attached_at), Some(journal)) = (nic.attached_at, nic.seen.as_ref().and_then(|seen| seen.journal.clone())) else { return };
         let proved = self.parts.store.last_heard().is_none_or(|heard| heard > attached_at) && self.wishes.are_listed();
         if proved {
-            self.confirm(name, journal);
+            self.confirm(name, &journal.attachment);
         } else if is_overdue(&journal, NicKernel::uptime()) {
             self.roll_back(name, "the store could not be reached after the NIC was moved");
         }
     }
 
-    fn confirm(&mut self, name: &str, journal: Journal) {
-        match self.parts.handover.journals().write(&Journal { confirmed: true, ..journal }) {
-            Ok(()) => {
+    fn confirm(&mut self, name: &str, attachment: &str) {
+        match self.parts.handover.confirm_attachment(name, attachment) {
+            Ok(true) => {
                 tracing::info!(nic = name, "confirmed: the host reaches its store");
                 if let Some(nic) = self.nics.get_mut(name) {
                     nic.attached_at = None;
@@ -386,6 +393,8 @@ impl NodeController {
                     }
                 }
             }
+            // The next look tells that it was undone.
+            Ok(false) => tracing::info!(nic = name, "the confirmation came too late"),
             Err(error) => tracing::warn!(nic = name, %error, "the confirmation could not be written"),
         }
     }
@@ -394,7 +403,7 @@ impl NodeController {
         let names: Vec<String> = self.nics.iter().filter(|(_, nic)| nic.attached_at.is_some()).map(|(name, _)| name.clone()).collect();
         for name in names {
             if let Some(journal) = self.nics.get(&name).and_then(|nic| nic.seen.as_ref()).and_then(|seen| seen.journal.clone()) {
-                self.confirm(&name, journal);
+                self.confirm(&name, &journal.attachment);
             }
         }
     }
@@ -424,7 +433,7 @@ impl NodeController {
         let purpose = self.purpose(name);
         let mut way = Way::to(Goal::Plain);
         let outcome = self.parts.handover.drive(name, Goal::Plain, &purpose, |step, seen| {
-            way.take(step, seen);
+            way.take(step, &seen.observation);
             true
         });
         self.record(name, way, outcome.as_ref().err());
@@ -470,6 +479,26 @@ impl NodeController {
         let view = status::view(&self.parts, &self.wishes, &self.nics, &mut self.statuses);
         self.parts.published.publish(NodesView { listed, ..view });
     }
+}
+
+/// Why a way behind the bridge does not go on.
+enum Stopped {
+    /// Nobody stands by.
+    Unguarded(String),
+    /// It should have been confirmed by now.
+    Overdue,
+}
+
+/// Whether a step behind the bridge may be taken: somebody stands by for what is not confirmed, and there is time left for it.
+fn admit(nic: &str, step: Step, journal: Option<&Journal>, purpose: &Purpose, guardian: &mut dyn Guardian) -> Result<(), Stopped> {
+    let begins = matches!(step, Step::WriteJournal | Step::MarkAttaching);
+    let attachment = match journal {
+        Some(journal) if !begins && is_overdue(journal, NicKernel::uptime()) => return Err(Stopped::Overdue),
+        Some(journal) if !begins && journal.confirmed => return Ok(()),
+        Some(journal) if !begins => &journal.attachment,
+        _ => &purpose.attachment,
+    };
+    guardian.stand_by(nic, attachment).map_err(Stopped::Unguarded)
 }
 
 impl Nic {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::SystemTime;
 
 use crate::external_node::handover::{Handover, HandoverError, Purpose};
 use crate::external_node::selection::{Candidate, SelectionError, select};
@@ -174,8 +175,14 @@ impl Wishes {
         let entity = chosen.map(|chosen| format!("{}/{}", self.namespace, chosen.entity));
         let ips = chosen.map(|chosen| chosen.selector.ips.clone()).unwrap_or_default();
         let notes = Notes { phase: None, orig_name: Some(nic.to_owned()), entity, ips };
-        Purpose { node: self.name.to_string(), namespace: self.namespace.to_string(), notes }
+        Purpose { node: self.name.to_string(), namespace: self.namespace.to_string(), attachment: attachment(), notes }
     }
+}
+
+/// A name that no other attachment of this host has.
+fn attachment() -> String {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    format!("{}-{:x}", std::process::id(), since_epoch.as_nanos())
 }
 
 fn read(last: &str, value: &Versioned) -> Wish {

@@ -1,0 +1,105 @@
+//! What becomes of an attachment that was not confirmed: pure decisions of the agent and of the process that stands by.
+//!
+//! Each way behind the bridge that begins, begins a new attachment with a name of its own, which must be confirmed anew. The process that stands by is
+//! told that name: what the journal says of any other attachment does not concern it.
+
+use crate::external_node::journal::{Intent, Journal};
+use crate::external_node::phase::Goal;
+
+/// How much longer than the agent itself the process that stands by waits, seconds: an agent that lives undoes it in order and says why.
+pub const GRACE: u64 = 5;
+
+/// What the process that stands by for one attachment is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on watching.
+    Watch,
+    /// End: it is confirmed, undone, or followed by another one that has a guard of its own.
+    End,
+    /// Give the NIC back.
+    TakeOver,
+}
+
+/// What the journal, which may have been dropped, says to who stands by for this attachment. `uptime` is in seconds since boot.
+#[must_use]
+pub fn verdict(journal: Option<&Journal>, attachment: &str, uptime: u64) -> Verdict {
+    match journal {
+        None => Verdict::End,
+        Some(journal) if journal.confirmed || journal.attachment != attachment => Verdict::End,
+        Some(journal) if uptime >= journal.confirm_until.saturating_add(GRACE) => Verdict::TakeOver,
+        Some(_) => Verdict::Watch,
+    }
+}
+
+/// Whether a journal speaks of an attachment whose time ran out.
+#[must_use]
+pub fn is_overdue(journal: &Journal, uptime: u64) -> bool {
+    !journal.confirmed && journal.intent != Intent::Detaching && uptime >= journal.confirm_until
+}
+
+/// Where a NIC shall be by its journal alone, before the store says anything. What no earlier boot could confirm is not tried again by itself: that boot
+/// may have ended because the host was lost.
+#[must_use]
+pub fn resumed(journal: &Journal, boot_id: &str, uptime: u64) -> Goal {
+    let of_earlier_boot = journal.boot_id != boot_id;
+    let unproved = !journal.confirmed && (of_earlier_boot || uptime >= journal.confirm_until);
+    if journal.intent == Intent::Detaching || unproved { Goal::Plain } else { Goal::Attached }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::external_node::journal::tests::journal;
+
+    const INTENTS: [Intent; 3] = [Intent::Attaching, Intent::Attached, Intent::Detaching];
+
+    fn each(check: impl Fn(&Journal)) {
+        for intent in INTENTS {
+            for confirmed in [false, true] {
+                for boot_id in ["b", "earlier"] {
+                    check(&Journal {
+                        intent,
+                        confirmed,
+                        boot_id: boot_id.into(),
+                        confirm_until: 100,
+                        attachment: "a1".into(),
+                        ..journal()
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_stands_by_ends_watches_or_takes_over() {
+        assert_eq!(verdict(None, "a1", 500), Verdict::End);
+        each(|journal| {
+            for uptime in [0, 99, 100, 104, 105, u64::MAX] {
+                // Nothing of another attachment is touched, however late it is.
+                assert_eq!(verdict(Some(journal), "a0", uptime), Verdict::End, "{journal:?}");
+                let wanted = match (journal.confirmed, uptime) {
+                    (true, _) => Verdict::End,
+                    (false, 105..) => Verdict::TakeOver,
+                    (false, _) => Verdict::Watch,
+                };
+                assert_eq!(verdict(Some(journal), "a1", uptime), wanted, "{uptime} {journal:?}");
+            }
+        });
+        let eternal = Journal { confirmed: false, confirm_until: u64::MAX, attachment: "a1".into(), ..journal() };
+        assert_eq!(verdict(Some(&eternal), "a1", u64::MAX - 1), Verdict::Watch);
+    }
+
+    #[test]
+    fn taken_up_again() {
+        each(|journal| {
+            for uptime in [0, 99, 100, 101] {
+                let goal = resumed(journal, "b", uptime);
+                let on = journal.intent != Intent::Detaching && (journal.confirmed || (journal.boot_id == "b" && uptime < 100));
+                assert_eq!(goal, if on { Goal::Attached } else { Goal::Plain }, "{uptime} {journal:?}");
+                if journal.boot_id == "b" && is_overdue(journal, uptime) {
+                    assert_eq!(goal, Goal::Plain);
+                }
+            }
+        });
+    }
+}
