@@ -1,6 +1,8 @@
 //! A host with a NIC and a real Open vSwitch, and what is needed to move the NIC behind it without an agent.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod rig;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;

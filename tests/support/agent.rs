@@ -24,13 +24,14 @@ pub struct Agent<'h> {
     http: bool,
     arguments: Vec<String>,
     trace: Option<(PathBuf, String)>,
+    environment: Vec<(String, String)>,
     child: Option<Child>,
 }
 
 impl Host {
     /// An agent with label `vpp1` on the embedded store, not yet started.
     pub fn agent(&self) -> Agent<'_> {
-        Agent { host: self, label: "vpp1".to_owned(), http: true, arguments: Vec::new(), trace: None, child: None }
+        Agent { host: self, label: "vpp1".to_owned(), http: true, arguments: Vec::new(), trace: None, environment: Vec::new(), child: None }
     }
 
     /// An agent with label `vpp1` on the embedded store, ready.
@@ -94,6 +95,11 @@ impl Agent<'_> {
         self.trace = Some((self.file("strace"), calls.to_owned()));
     }
 
+    /// With these variables in its environment, and no others of this kind, from the next start on.
+    pub fn set_environment(&mut self, environment: Vec<(String, String)>) {
+        self.environment = environment;
+    }
+
     /// Starts it and waits until it answers on its socket.
     #[must_use]
     pub fn started(mut self) -> Self {
@@ -131,7 +137,7 @@ impl Agent<'_> {
             command.args(["--docker-host", "off"]);
         }
         command.arg("--state-dir").arg(self.state_dir()).arg("--socket").arg(self.socket());
-        command.args(&self.arguments).stdout(log()).stderr(log());
+        command.args(&self.arguments).envs(self.environment.iter().cloned()).stdout(log()).stderr(log());
         for name in ["RUST_LOG", "ETCD_ENDPOINTS", "ETCDV3_ENDPOINTS", "MICROSERVICE_LABEL"] {
             command.env_remove(name);
         }
