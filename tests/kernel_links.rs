@@ -4,8 +4,27 @@ mod kernel_support;
 
 use kernel_support::*;
 use nix::errno::Errno;
-use vnf_agent::linux::{Done, Kernel, KernelOp, LinkChange, NewAddress, NewLink, RestoredAddress};
+use vnf_agent::linux::{Done, Kernel, KernelOp, LinkChange, LinuxKernel, NewAddress, NewLink, RestoredAddress};
 use vnf_agent::model::{LinkId, LinkKind, ObservedAddress};
+
+/// A listing shows a carrier when the link watch has run, in its own time; whoever asks for one link need not wait (on kernels before 6.8 he must).
+#[test]
+fn who_asks_for_a_link_is_told_of_its_carrier() {
+    let mut bed = Bed::new();
+    let (red, blue) = (bed.netns(), bed.netns());
+    let (a, b) = bed.pair((&red, "x"), (&blue, "x"));
+    let ask = |kernel: &mut LinuxKernel, link: LinkId| kernel.read_settings(link.netns, &[link.ifindex]).swap_remove(0).unwrap().unwrap();
+    assert!(ask(&mut bed.kernel, a).lacks_carrier());
+    assert_eq!(bed.execute_one(up(b)), Ok(Done::Ok));
+    assert_eq!(bed.execute_one(add(a, "10.0.0.1/24")), Ok(Done::Ok));
+    // So that the other ends can be placed.
+    bed.kernel.read_netns(red.id).unwrap();
+    for link in [a, b] {
+        let seen = bed.until("carrier", |kernel| Some(ask(kernel, link)).filter(|seen| !seen.lacks_carrier()));
+        assert_eq!((seen.addresses.len(), seen.peer.and_then(|peer| peer.netns).is_some()), (0, true), "settings, and nothing else");
+    }
+    assert_eq!(bed.kernel.read_settings(a.netns, &[no_such_index()]), [Ok(None)]);
+}
 
 #[test]
 fn a_pair_is_complete_from_its_first_moment() {

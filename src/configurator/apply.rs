@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::configurator::plan::{Action, End, Plan, Step, StepId, Target};
 use crate::linux::{Done, Kernel, KernelError, KernelOp};
-use crate::model::LinkId;
+use crate::model::interface::MTU_MIN_IPV6;
+use crate::model::{LinkChange, LinkId};
 
 /// What became of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,13 +24,56 @@ pub enum Outcome {
 pub struct Applied {
     /// Per step.
     pub outcomes: Vec<Outcome>,
-    /// Every link that was worked on, also in vain: to be read back.
-    pub touched: BTreeSet<LinkId>,
+    /// Links that were worked on, also in vain: to be read back.
+    pub touched: Touched,
+}
+
+/// Links to be read back, by how much of them may have changed.
+#[derive(Debug, Default)]
+pub struct Touched {
+    /// Their addresses as well.
+    pub whole: BTreeSet<LinkId>,
+    /// Their settings alone.
+    pub settings: BTreeSet<LinkId>,
+    /// Those that went up or down, which the other end's carrier follows.
+    pub swayed: BTreeSet<LinkId>,
+}
+
+impl Touched {
+    fn note(&mut self, op: &KernelOp) {
+        match op {
+            KernelOp::CreateVeth { .. } | KernelOp::CreateTap(_) => {}
+            KernelOp::SetLink { link, change } => {
+                if change.up.is_some() {
+                    self.swayed.insert(*link);
+                }
+                let read = if keeps_addresses(change) { &mut self.settings } else { &mut self.whole };
+                read.insert(*link);
+            }
+            KernelOp::MoveLink { link, .. }
+            | KernelOp::EnableIpv6 { link, .. }
+            | KernelOp::AddAddress { link, .. }
+            | KernelOp::RemoveAddress { link, .. } => {
+                self.whole.insert(*link);
+            }
+            // What was handed over for removal is told of when it is gone.
+            KernelOp::DeleteLink { .. } => {}
+        }
+    }
+
+    fn made(&mut self, link: LinkId) {
+        self.whole.insert(link);
+    }
+}
+
+/// Whether a change of settings leaves the addresses alone: their labels follow the name, IPv6's go with the state and below its smallest MTU.
+fn keeps_addresses(change: &LinkChange) -> bool {
+    change.up.is_none() && change.name.is_none() && change.mtu.is_none_or(|mtu| mtu >= MTU_MIN_IPV6)
 }
 
 /// Executes a plan.
 pub fn apply(kernel: &mut dyn Kernel, plan: &Plan) -> Applied {
-    let mut run = Run { plan, outcomes: vec![None; plan.steps.len()], made: HashMap::new(), touched: BTreeSet::new() };
+    let mut run = Run { plan, outcomes: vec![None; plan.steps.len()], made: HashMap::new(), touched: Touched::default() };
     for wave in waves(plan) {
         run.execute(kernel, &wave);
     }
@@ -58,7 +102,7 @@ struct Run<'a> {
     outcomes: Vec<Option<Outcome>>,
     /// Ends of the pairs made so far, by the step that made them; of a TAP, made or moved, both are the same.
     made: HashMap<StepId, (LinkId, LinkId)>,
-    touched: BTreeSet<LinkId>,
+    touched: Touched,
 }
 
 impl Run<'_> {
@@ -67,7 +111,7 @@ impl Run<'_> {
         for id in wave {
             match self.request(&self.plan.steps[*id]) {
                 Ok(op) => {
-                    self.touched.extend(link_of(&op));
+                    self.touched.note(&op);
                     ops.push(op);
                     ids.push(*id);
                 }
@@ -80,19 +124,25 @@ impl Run<'_> {
         for (id, answer) in ids.into_iter().zip(kernel.execute(&ops)) {
             if let (Ok(Done::CreatedTap(index)), Action::CreateTap(new)) = (&answer, &self.plan.steps[id].action) {
                 let link = LinkId { netns: new.link.netns, ifindex: *index };
-                self.touched.insert(link);
+                self.touched.made(link);
                 self.made.insert(id, (link, link));
             }
             if let (Ok(Done::Moved(index)), Action::MoveLink { to, .. }) = (&answer, &self.plan.steps[id].action) {
                 let link = LinkId { netns: *to, ifindex: *index };
-                self.touched.insert(link);
+                self.touched.made(link);
                 self.made.insert(id, (link, link));
             }
             if let (Ok(Done::Created { a: index_a, b: index_b }), Action::CreateVeth { a, b, .. }) = (&answer, &self.plan.steps[id].action)
             {
                 let ends = (LinkId { netns: a.netns, ifindex: *index_a }, LinkId { netns: b.netns, ifindex: *index_b });
-                self.touched.extend([ends.0, ends.1]);
+                self.touched.made(ends.0);
+                self.touched.made(ends.1);
                 self.made.insert(id, ends);
+            }
+            if let (Ok(Done::AlreadySo) | Err(_), Action::DeleteLink { link, .. }) = (&answer, &self.plan.steps[id].action) {
+                // It is not there, or not ours, any more.
+                self.touched.settings.insert(*link);
+                self.touched.swayed.insert(*link);
             }
             self.outcomes[id] = Some(answer.map_or_else(Outcome::Failed, Outcome::Done));
         }
@@ -125,17 +175,5 @@ impl Run<'_> {
             Target::Existing(link) => Ok(link),
             Target::Created(step, end) => self.made.get(&step).map(|(a, b)| if end == End::A { *a } else { *b }).ok_or(step),
         }
-    }
-}
-
-fn link_of(op: &KernelOp) -> Option<LinkId> {
-    match op {
-        KernelOp::CreateVeth { .. } | KernelOp::CreateTap(_) => None,
-        KernelOp::SetLink { link, .. }
-        | KernelOp::MoveLink { link, .. }
-        | KernelOp::EnableIpv6 { link, .. }
-        | KernelOp::AddAddress { link, .. }
-        | KernelOp::RemoveAddress { link, .. }
-        | KernelOp::DeleteLink { link, .. } => Some(*link),
     }
 }

@@ -11,13 +11,13 @@ use super::plan::LEFTOVERS;
 use super::{Configurator, Now, VERIFY_EVERY};
 use crate::linux::{KernelError, LinkEvent};
 use crate::model::owner::Mark;
-use crate::model::{HostIfName, IfIndex, LinkId, NetnsId, ObservedAddress, ObservedLink};
+use crate::model::{HostIfName, IfIndex, LinkId, NetnsId, ObservedLink};
 use crate::namespace::{NetnsEvent, NetnsHandle};
 
 /// Shortest time between two full readings that lost events cause.
 const REREAD_PAUSE: Duration = Duration::from_millis(500);
 /// So many links of one namespace are read one by one; more, and a listing is cheaper.
-const READ_SINGLY: usize = 16;
+const READ_SINGLY: usize = 4;
 /// A link costs so many times as much when it is read singly as in a listing.
 const CHEAPER_SINGLY: usize = 3;
 
@@ -52,9 +52,20 @@ impl Configurator {
         }
         for key in self.retries.due(now.instant) {
             self.todo.triggers.insert("retry");
+            self.doubt_removals(&key);
             self.todo.dirty.insert(key);
         }
         self.take_due_readings(now);
+    }
+
+    /// Links that should be gone by now are looked at; what is still there is handed over once more.
+    fn doubt_removals(&mut self, key: &Key) {
+        let leaving: Vec<LinkId> = self.observed.leaving(key).collect();
+        for id in leaving {
+            self.observed.note_reap_failed(id);
+            self.todo.settings.insert(id);
+            self.todo.dirty.insert(Key::from(LEFTOVERS));
+        }
     }
 
     fn take_due_readings(&mut self, now: Now) {
@@ -142,35 +153,19 @@ impl Configurator {
         self.attached.remove(&id);
         self.unschedule(id);
         self.todo.netns.remove(&id);
-        self.todo.links.retain(|link| link.netns != id);
+        for links in [&mut self.todo.links, &mut self.todo.settings, &mut self.todo.carriers] {
+            links.retain(|link| link.netns != id);
+        }
         let changes = self.observed.forget(id);
         self.touch_changed(changes);
     }
 
     fn take_link_event(&mut self, event: LinkEvent, now: Now) {
         match event {
-            LinkEvent::Link(netns, link) => {
-                let id = LinkId { netns, ifindex: link.ifindex };
-                let known = self.observed.get(id).is_some_and(|seen| says_nothing_new(&seen.link, *link));
-                if !known && self.observed.knows(netns) {
-                    self.todo.links.insert(id);
-                }
-            }
-            LinkEvent::LinkGone(id) => {
-                if self.observed.get(id).is_some() {
-                    self.todo.links.insert(id);
-                }
-            }
-            LinkEvent::Address(id, address) => {
-                if self.observed.get(id).is_some_and(|seen| !has_address(&seen.link, address)) {
-                    self.todo.links.insert(id);
-                }
-            }
-            LinkEvent::AddressGone(id, address) => {
-                if self.observed.get(id).is_some_and(|seen| seen.link.addresses.iter().any(|have| have.address == address)) {
-                    self.todo.links.insert(id);
-                }
-            }
+            LinkEvent::Link(netns, link) => self.take_link_note(LinkId { netns, ifindex: link.ifindex }, *link),
+            LinkEvent::LinkGone(id) => self.take_gone_note(id),
+            LinkEvent::Address(id, address) => self.take_address_note(id, address.address, Some(address)),
+            LinkEvent::AddressGone(id, address) => self.take_address_note(id, address, None),
             LinkEvent::NetnsGone(id) => {
                 if self.attached.contains(&id) {
                     self.forget(id);
@@ -190,6 +185,7 @@ impl Configurator {
             }
             LinkEvent::ReapFailed(id, error) => {
                 self.observed.note_reap_failed(id);
+                self.todo.settings.insert(id);
                 let logical = self.observed.get(id).and_then(|seen| seen.logical()).map(|(_, name)| Key::from(name.as_str()));
                 if let Some(key) = logical {
                     self.retries.failed(&key, now.instant);
@@ -213,15 +209,20 @@ impl Configurator {
 
     /// True when a namespace was read for the first time.
     fn look_once(&mut self, now: Now) -> bool {
-        let mut singly: BTreeMap<NetnsId, Vec<IfIndex>> = BTreeMap::new();
-        for link in std::mem::take(&mut self.todo.links) {
-            singly.entry(link.netns).or_default().push(link.ifindex);
+        let whole = std::mem::take(&mut self.todo.links);
+        let mut settings = std::mem::take(&mut self.todo.settings);
+        settings.retain(|link| !whole.contains(link));
+        let mut singly: BTreeMap<NetnsId, [Vec<IfIndex>; 2]> = BTreeMap::new();
+        for (place, links) in [whole, settings].into_iter().enumerate() {
+            links.into_iter().for_each(|link| singly.entry(link.netns).or_default()[place].push(link.ifindex));
         }
-        for (netns, links) in singly {
-            if links.len() > READ_SINGLY && links.len() > self.observed.link_count(netns) / CHEAPER_SINGLY {
+        for (netns, [whole, settings]) in singly {
+            let count = whole.len() + settings.len();
+            if count > READ_SINGLY && count > self.observed.link_count(netns) / CHEAPER_SINGLY {
                 self.todo.netns.insert(netns);
             } else if !self.todo.netns.contains(&netns) {
-                self.read_links(netns, &links, now);
+                self.read_links(netns, &whole, now);
+                self.read_settings(netns, &settings, now);
             }
         }
         let mut acquainted = false;
@@ -234,6 +235,9 @@ impl Configurator {
     }
 
     fn read_links(&mut self, netns: NetnsId, links: &[IfIndex], now: Now) {
+        if links.is_empty() {
+            return;
+        }
         for (ifindex, reading) in links.iter().zip(self.parts.kernel.read_links(netns, links)) {
             match reading {
                 Ok(link) => {
@@ -243,6 +247,40 @@ impl Configurator {
                 Err(error) => self.reading_failed(netns, &error, now),
             }
         }
+    }
+
+    /// Reads links whose addresses cannot have changed, or are told of on their own.
+    fn read_settings(&mut self, netns: NetnsId, links: &[IfIndex], now: Now) {
+        if links.is_empty() {
+            return;
+        }
+        for (ifindex, reading) in links.iter().zip(self.parts.kernel.read_settings(netns, links)) {
+            let id = LinkId { netns, ifindex: *ifindex };
+            match reading {
+                Ok(Some(link)) => {
+                    let Some(seen) = self.observed.get(id) else { continue };
+                    let link = ObservedLink { addresses: seen.link.addresses.clone(), ..link };
+                    let changed = self.observed.take_link(id, Some(link));
+                    self.touch_changed(changed);
+                }
+                Ok(None) => {
+                    let changed = self.observed.take_link(id, None);
+                    self.touch_changed(changed);
+                }
+                Err(error) => self.reading_failed(netns, &error, now),
+            }
+        }
+    }
+
+    /// Links that still lack carrier, although all that the kernel has told was taken in: its link watch looks after a hundred links at a time and rests
+    /// a second after that, so it is behind when it was in want of time while thousands were made. Whoever asks for one link is served at once.
+    pub(super) fn ask_for_carriers(&mut self, now: Now) {
+        let lacking = |id: &LinkId| self.observed.get(*id).is_some_and(|seen| seen.link.lacks_carrier());
+        let mut links: BTreeMap<NetnsId, Vec<IfIndex>> = BTreeMap::new();
+        for link in std::mem::take(&mut self.todo.carriers).into_iter().filter(lacking) {
+            links.entry(link.netns).or_default().push(link.ifindex);
+        }
+        links.into_iter().for_each(|(netns, links)| self.read_settings(netns, &links, now));
     }
 
     fn read_netns(&mut self, id: NetnsId, now: Now) {
@@ -332,21 +370,6 @@ impl Configurator {
         }
         self.parts.kernel.close_idle();
     }
-}
-
-/// A reading leaves out the label that every IPv4 address has by itself, its link's name.
-fn has_address(known: &ObservedLink, told: ObservedAddress) -> bool {
-    let label = told.label.filter(|label| *label != known.name);
-    known.addresses.contains(&ObservedAddress { label, ..told })
-}
-
-/// A notification carries neither addresses nor the other end's identity: those are taken as known.
-fn says_nothing_new(known: &ObservedLink, told: ObservedLink) -> bool {
-    let peer = match (known.peer, told.peer) {
-        (Some(known), Some(told)) if known.ifindex == told.ifindex && known.nsid == told.nsid => Some(known),
-        (_, told) => told,
-    };
-    *known == ObservedLink { addresses: known.addresses.clone(), peer, ..told }
 }
 
 /// A duration give or take a fifth, so that periodic work of many objects and hosts spreads.

@@ -10,6 +10,7 @@ pub mod inbox;
 mod intake;
 mod listing;
 pub mod memory;
+mod notes;
 pub mod observed;
 pub mod places;
 pub mod plan;
@@ -115,8 +116,12 @@ struct Todo {
     dirty: BTreeSet<Key>,
     /// Those of them about which a wish or a namespace changed (the rest: only the kernel did).
     by_wish: BTreeSet<Key>,
-    /// Links to be read.
+    /// Links to be read with their addresses.
     links: BTreeSet<LinkId>,
+    /// Links to be read without them.
+    settings: BTreeSet<LinkId>,
+    /// Links that lacked carrier: if they still do when everything was taken in that the kernel has told, they are asked for it.
+    carriers: BTreeSet<LinkId>,
     /// Namespaces to be read in full.
     netns: BTreeSet<NetnsId>,
     /// Namespaces that may have become useless.
@@ -165,6 +170,7 @@ impl Configurator {
         self.moves_left = MOST_MOVES;
         self.todo.triggers.extend((!self.todo.dirty.is_empty()).then_some("queue"));
         self.take_in(batch, now);
+        self.ask_for_carriers(now);
         self.look(now);
         if self.hold.is_some() && self.in_sync.is_some() && self.todo.triggers.contains("store") {
             self.review_hold();
@@ -202,7 +208,8 @@ impl Configurator {
     }
 
     fn next_due(&self, now: Now) -> Instant {
-        if !self.todo.dirty.is_empty() && self.in_sync.is_some() {
+        let more = !self.todo.dirty.is_empty() || !self.todo.carriers.is_empty();
+        if more && self.in_sync.is_some() {
             return now.instant;
         }
         let candidates = [self.retries.next(), self.verify.first().map(|(at, _)| *at), self.reread_all];

@@ -43,6 +43,7 @@ pub struct Observed {
     named: HashMap<InterfaceName, Vec<LinkId>>,
     unnamed: BTreeSet<LinkId>,
     doomed: BTreeSet<LinkId>,
+    /// Handed over for removal, and the other ends, which go with them: on their way out, whatever their marks say.
     reaping: BTreeSet<LinkId>,
     leaving: HashMap<InterfaceName, Vec<LinkId>>,
     peerless: BTreeSet<LinkId>,
@@ -107,7 +108,7 @@ impl Observed {
             self.peerless.remove(&id);
         }
         if let Some(link) = link {
-            let mark = self.whole_name(self.owner.mark(&link));
+            let mark = self.meaning(id, &link);
             let space = self.spaces.entry(id.netns).or_default();
             for name in names(&link) {
                 space.names.insert(name.into(), id.ifindex);
@@ -147,16 +148,53 @@ impl Observed {
         }
     }
 
-    /// Notes that a link has been handed over for removal; it stays known until the kernel shows that it is gone.
-    pub fn note_reaping(&mut self, id: LinkId) {
-        self.doomed.remove(&id);
-        self.reaping.insert(id);
+    /// Whose a link is.
+    fn meaning(&self, id: LinkId, link: &ObservedLink) -> Mark {
+        match self.whole_name(self.owner.mark(link)) {
+            Mark::Named(kind, name) if self.reaping.contains(&id) => Mark::Doomed(Some((kind, name))),
+            Mark::Unnamed if self.reaping.contains(&id) => Mark::Doomed(None),
+            mark => mark,
+        }
     }
 
-    /// Notes that a removal did not work out.
+    /// Notes that a link has been handed over for removal; it stays known until the kernel tells that it is gone. So does its other end.
+    pub fn note_reaping(&mut self, id: LinkId) {
+        let other_end = self.partner(id);
+        for id in [Some(id), other_end].into_iter().flatten() {
+            self.doomed.remove(&id);
+            self.reaping.insert(id);
+            self.file_anew(id);
+        }
+    }
+
+    /// Notes that a removal did not work out: what is still there of the link and its other end is what its marks say.
     pub fn note_reap_failed(&mut self, id: LinkId) {
-        if self.reaping.remove(&id) && self.get(id).is_some_and(|seen| matches!(seen.mark, Mark::Doomed(_))) {
-            self.doomed.insert(id);
+        let other_end = self.partner(id);
+        for id in [Some(id), other_end].into_iter().flatten() {
+            if self.reaping.remove(&id) {
+                self.file_anew(id);
+            }
+        }
+    }
+
+    /// Whether a link has been handed over for removal, or goes with one that has.
+    #[must_use]
+    pub fn is_leaving(&self, id: LinkId) -> bool {
+        self.reaping.contains(&id)
+    }
+
+    /// Links with this logical name that are on their way out.
+    pub fn leaving<'a>(&'a self, name: &str) -> impl Iterator<Item = LinkId> + 'a {
+        self.leaving.get(name).into_iter().flatten().copied()
+    }
+
+    fn file_anew(&mut self, id: LinkId) {
+        let Some(seen) = self.get(id) else { return };
+        let (before, mark) = (seen.mark.clone(), self.meaning(id, &seen.link));
+        self.unfile(id, &before);
+        self.file(id, &mark);
+        if let Some(seen) = self.spaces.get_mut(&id.netns).and_then(|space| space.links.get_mut(&id.ifindex)) {
+            seen.mark = mark;
         }
     }
 

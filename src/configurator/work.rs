@@ -38,6 +38,8 @@ pub(super) struct Work {
     pub drift: BTreeMap<Key, Vec<String>>,
     /// What was done.
     pub steps: Vec<StepRecord>,
+    /// Links that are up at both ends and lacked carrier when they were looked at.
+    pub without_carrier: BTreeSet<LinkId>,
     /// Objects that were looked at and have no wish (any more).
     pub wishless: BTreeSet<Key>,
 }
@@ -58,6 +60,7 @@ impl Configurator {
             work.wishless.extend(dirty.iter().filter(|key| self.desired.get(key).is_none()).cloned());
             // What a later round does not look at keeps the verdict of the one before.
             work.verdicts.extend(plan.verdicts.iter().map(|(key, verdict)| (key.clone(), verdict.clone())));
+            work.without_carrier.extend(plan.without_carrier.iter().copied());
             // The last look only says how things stand: what the last steps changed must not go unseen.
             if round == ROUNDS || plan.steps.is_empty() || plan.steps == last || !self.is_sound(&plan) {
                 break;
@@ -68,6 +71,10 @@ impl Configurator {
             // A removal that has been handed over is told of by an event: nothing to look for until then.
             dirty.extend(std::mem::take(&mut self.todo.dirty));
             last = plan.steps;
+        }
+        // Once for each change, and for each time that it is waited for anew: nothing is asked in a circle.
+        if !work.steps.is_empty() || self.todo.triggers.contains("retry") {
+            self.todo.carriers.append(&mut work.without_carrier);
         }
         work
     }
@@ -166,10 +173,9 @@ impl Configurator {
     }
 
     fn read_back(&mut self, applied: &Applied, now: Now) {
-        self.todo.links.extend(applied.touched.iter().copied());
-        // A pair that was deleted by one end: the other one is looked at as well.
-        let others: Vec<LinkId> = applied.touched.iter().filter_map(|id| self.observed.partner(*id)).collect();
-        self.todo.links.extend(others);
+        self.todo.links.extend(applied.touched.whole.iter().copied());
+        self.todo.settings.extend(applied.touched.settings.iter().copied());
+        self.todo.settings.extend(applied.touched.swayed.iter().filter_map(|id| self.observed.partner(*id)));
         self.look(now);
     }
 }

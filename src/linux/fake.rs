@@ -26,7 +26,7 @@ pub use faults::{CallCounts, FaultMode, OpKind, SingleFault};
 pub use state::NetnsSettings;
 
 use crate::linux::{Done, Kernel, KernelCounters, KernelError, KernelOp, LinkSink, NetnsReading};
-use crate::model::{LinkId, NetnsId, ObservedLink};
+use crate::model::{IfIndex, LinkId, NetnsId, ObservedLink};
 use crate::namespace::{NetnsHandle, OpenNetns};
 use state::{Refusal, State};
 
@@ -264,10 +264,16 @@ impl Kernel for FakeKernel {
                 return state::refuse(fault.errno());
             }
             state.living(link.netns)?;
+            state.watch(link);
             Ok(state.observe(link))
         })?;
         self.hide_strangers(&mut found);
         Ok(found)
+    }
+
+    fn read_settings(&mut self, netns: NetnsId, links: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, KernelError>> {
+        let bare = |link: ObservedLink| ObservedLink { addresses: Vec::new(), ..link };
+        links.iter().map(|ifindex| Ok(self.read_link(LinkId { netns, ifindex: *ifindex })?.map(bare))).collect()
     }
 
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>> {

@@ -36,6 +36,9 @@ pub struct LinuxKernel {
 /// Most creations that are prepared at a time: each may need a descriptor of another namespace, beside those that are open anyway.
 const MOST_AT_ONCE: usize = 256;
 
+/// A way to read links of one namespace.
+type Read = fn(&mut RouteSocket, &[IfIndex]) -> Vec<Result<Option<ObservedLink>, Failure>>;
+
 /// Answers by place.
 type Answers = Vec<Option<Result<Done, KernelError>>>;
 
@@ -201,6 +204,16 @@ impl LinuxKernel {
         }
     }
 
+    fn read_by(&mut self, netns: NetnsId, links: &[IfIndex], read: Read) -> Vec<Result<Option<ObservedLink>, KernelError>> {
+        let mut readings = match self.sockets.get(netns) {
+            Ok(socket) => read(socket, links),
+            Err(failure) => vec![Err(failure); links.len()],
+        };
+        self.sockets.find_peers(netns, readings.iter_mut().flatten().flatten());
+        let attempted = |ifindex: &IfIndex| format!("read {}", describe::link_id(LinkId { netns, ifindex: *ifindex }, &self.sockets));
+        readings.into_iter().zip(links).map(|(reading, ifindex)| reading.map_err(|f| f.attempting(attempted(ifindex)))).collect()
+    }
+
     /// Looks at the links again, marks those that are still ours, and hands them to the reaper.
     fn run_deletions(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
         let doomed: Vec<Doomed> = places.iter().filter_map(|place| Doomed::of(&ops[*place])).collect();
@@ -240,13 +253,11 @@ impl Kernel for LinuxKernel {
     }
 
     fn read_links(&mut self, netns: NetnsId, links: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, KernelError>> {
-        let mut readings = match self.sockets.get(netns) {
-            Ok(socket) => read::links(socket, links),
-            Err(failure) => vec![Err(failure); links.len()],
-        };
-        self.sockets.find_peers(netns, readings.iter_mut().flatten().flatten());
-        let attempted = |ifindex: &IfIndex| format!("read {}", describe::link_id(LinkId { netns, ifindex: *ifindex }, &self.sockets));
-        readings.into_iter().zip(links).map(|(reading, ifindex)| reading.map_err(|f| f.attempting(attempted(ifindex)))).collect()
+        self.read_by(netns, links, read::links)
+    }
+
+    fn read_settings(&mut self, netns: NetnsId, links: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, KernelError>> {
+        self.read_by(netns, links, read::bare_links)
     }
 
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>> {

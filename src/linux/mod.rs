@@ -197,6 +197,11 @@ pub trait Kernel: Send {
     fn read_links(&mut self, netns: NetnsId, links: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, KernelError>> {
         links.iter().map(|ifindex| self.read_link(LinkId { netns, ifindex: *ifindex })).collect()
     }
+    /// Reads some links of one namespace without their addresses; the n-th answer belongs to the n-th index. All of them take one send.
+    ///
+    /// Whoever asks for a link singly also makes the kernel finish what its link watch has still to do about it (since Linux 6.8): a carrier that has come
+    /// counts from then on. A listing does not.
+    fn read_settings(&mut self, netns: NetnsId, links: &[IfIndex]) -> Vec<Result<Option<ObservedLink>, KernelError>>;
     /// Performs all operations; the n-th answer belongs to the n-th operation. Within one namespace they run in the given order, but moves come last,
     /// one after another: each holds the kernel's lock for some 20 ms.
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>>;
@@ -206,7 +211,7 @@ pub trait Kernel: Send {
     fn counters(&self) -> KernelCounters;
 }
 
-/// A change that the kernel told of. A hint to look again, never a fact to merge: by the time it is read, more may have happened.
+/// A change that the kernel told of. A hint to look again: by the time it is read, more may have happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// A link is there with these attributes (its `addresses` are not filled in).

@@ -198,6 +198,12 @@ impl ObservedLink {
         }
     }
 
+    /// Whether it passes no packets for want of a carrier.
+    #[must_use]
+    pub fn lacks_carrier(&self) -> bool {
+        matches!(self.oper, OperState::Down | OperState::LowerLayerDown)
+    }
+
     /// Whether the link answers to this name, by its own or an alternative one.
     #[must_use]
     pub fn answers_to(&self, name: &str) -> bool {

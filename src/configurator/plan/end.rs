@@ -6,7 +6,7 @@ use super::verdict::{Ready, one_name_each};
 use super::{Action, Planner, StepId, Target, Verdict, Waiting};
 use crate::model::interface::MTU_MIN_IPV6;
 use crate::model::owner::ADDRESS_PROTO;
-use crate::model::{InterfaceAddress, InterfaceKind, LinkId, MarkKind, ObservedAddress, ObservedLink, OperState, Reason};
+use crate::model::{InterfaceAddress, InterfaceKind, LinkId, MarkKind, ObservedAddress, ObservedLink, Reason};
 use crate::model::{LinkChange, NewAddress, RestoredAddress};
 
 impl<'a> Planner<'a> {
@@ -47,7 +47,7 @@ impl<'a> Planner<'a> {
         let verdict = match refused {
             Some(verdict) => verdict,
             None if self.plan.steps.len() > before => Verdict::InWork(Some(id)),
-            None => unfinished(end, link).or_else(|| self.without_carrier(end, other, id)).unwrap_or(Verdict::Settled(id)),
+            None => unfinished(end, link).or_else(|| self.wait_for_carrier(end, other, id)).unwrap_or(Verdict::Settled(id)),
         };
         self.say(key, verdict);
     }
@@ -113,12 +113,14 @@ impl<'a> Planner<'a> {
     }
 
     /// Both ends are up, but the kernel does not pass packets yet: it does so when its link watch has run, at the latest a second later.
-    fn without_carrier(&self, end: Ready<'a>, other: Ready<'a>, id: LinkId) -> Option<Verdict> {
+    fn wait_for_carrier(&mut self, end: Ready<'a>, other: Ready<'a>, id: LinkId) -> Option<Verdict> {
         let observed = self.world.observed;
         let mine = &observed.get(id)?.link;
         let (_, theirs) = observed.named(&other.wish.key).find(|(peer, _)| observed.are_pair(id, *peer))?;
-        let down = matches!(mine.oper, OperState::Down | OperState::LowerLayerDown);
-        let waits = down && mine.admin_up && theirs.link.admin_up && end.wish.key != other.wish.key;
+        let waits = mine.lacks_carrier() && mine.admin_up && theirs.link.admin_up && end.wish.key != other.wish.key;
+        if waits {
+            self.plan.without_carrier.insert(id);
+        }
         waits.then(|| Verdict::Finishing("both ends are up, but the link has no carrier yet".to_owned()))
     }
 

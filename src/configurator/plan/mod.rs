@@ -201,6 +201,8 @@ pub struct Plan {
     pub differences: BTreeMap<Key, Vec<String>>,
     /// What must wait for the next pass, so that others get their turn.
     pub queued: BTreeSet<Key>,
+    /// Links that are up at both ends and wait for their carrier.
+    pub without_carrier: BTreeSet<LinkId>,
     /// What an operator should hear of, whether a wish is there to say it or not.
     pub notices: Vec<String>,
 }

@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, veth};
 use crate::linux::LinkEvent;
-use crate::linux::fake::OpKind;
-use crate::model::{ObservedAddress, ObservedLink};
+use crate::linux::fake::{NetnsSettings, OpKind};
+use crate::model::{ObservedAddress, ObservedLink, OperState};
 
 fn pairs(bench: &mut Bench, numbers: std::ops::Range<usize>) {
     let mut values = Vec::new();
@@ -28,6 +28,71 @@ fn a_pair_with_two_addresses_costs_five_requests_and_no_reading_of_its_own() {
     assert_eq!(calls.writes(), 5 * 40, "{calls:?}");
     // Each of the two namespaces when it comes into use and for the read-back; what the kernel tells of our own work is known by then.
     assert_eq!((calls.of(OpKind::ReadNetns), calls.of(OpKind::ReadLink)), (4, 0), "{calls:?}");
+}
+
+/// Behind: it does not tell of a carrier before it is asked, and never of a link that is only listed.
+#[test]
+fn a_link_watch_that_is_behind_is_asked_once_for_each_link() {
+    let mut bench = Bench::new();
+    for name in ["red", "blue"] {
+        let behind = NetnsSettings { link_watch_behind: true, ..NetnsSettings::default() };
+        bench.world.set_settings(bench.ns(name), behind).unwrap();
+    }
+    let before = bench.world.calls();
+    pairs(&mut bench, 0..40);
+    assert!(bench.states().iter().all(|state| state.ends_with(": CONFIGURED")), "{:?}", bench.states());
+    let calls = bench.world.calls().since(&before);
+    assert_eq!((calls.of(OpKind::ReadNetns), calls.of(OpKind::ReadLink)), (4, 2 * 40), "{calls:?}");
+}
+
+#[test]
+fn a_carrier_and_the_kernels_own_addresses_are_taken_as_told() {
+    let mut bench = Bench::new();
+    pairs(&mut bench, 0..1);
+    let link = bench.published.index.get("a0").unwrap().link;
+    let known = bench.world.links(link.netns).into_iter().find(|seen| seen.ifindex == link.ifindex).unwrap();
+    let own = known.addresses.iter().find(|address| address.kernel_made).unwrap().clone();
+    let before = bench.world.calls();
+    let told = |oper| LinkEvent::Link(link.netns, Box::new(ObservedLink { addresses: Vec::new(), oper, ..known.clone() }));
+    bench.tell(told(OperState::LowerLayerDown));
+    bench.run();
+    assert_eq!(bench.world.calls(), before, "nothing is read, and nothing written");
+    bench.tell(told(OperState::Up));
+    for tentative in [true, false] {
+        bench.tell(LinkEvent::Address(link, ObservedAddress { tentative, ..own.clone() }));
+        bench.run();
+    }
+    bench.tell(LinkEvent::AddressGone(link, own.address));
+    bench.run();
+    assert_eq!((bench.world.calls(), bench.state("a0")), (before, "CONFIGURED".to_owned()));
+}
+
+#[test]
+fn a_removal_is_not_read_back_and_its_end_is_taken_as_told() {
+    let mut bench = Bench::new();
+    pairs(&mut bench, 0..40);
+    let before = bench.world.calls();
+    let gone: Vec<_> = (0..40).flat_map(|n| [format!("a{n}"), format!("b{n}")]).map(|name| bench.erase(&name)).collect();
+    bench.deliver(gone);
+    bench.run();
+    assert_eq!(bench.states(), Vec::<String>::new());
+    let calls = bench.world.calls().since(&before);
+    assert_eq!((calls.of(OpKind::DeleteLink), calls.of(OpKind::ReadNetns), calls.of(OpKind::ReadLink)), (40, 0, 0), "{calls:?}");
+}
+
+/// Should a note be lost, the retry looks.
+#[test]
+fn a_removal_whose_end_nobody_told_is_found_out() {
+    let mut bench = Bench::new();
+    pairs(&mut bench, 0..1);
+    let gone: Vec<_> = ["a0", "b0"].map(|name| bench.erase(name)).into();
+    bench.world.mute(true);
+    bench.deliver(gone);
+    bench.run();
+    bench.world.mute(false);
+    assert_eq!(bench.state("a0"), "REMOVED");
+    bench.wait(std::time::Duration::from_secs(3));
+    assert_eq!(bench.states(), Vec::<String>::new());
 }
 
 #[test]

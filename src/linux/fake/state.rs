@@ -27,6 +27,8 @@ pub struct NetnsSettings {
     pub proc_sys_readonly: bool,
     /// The kernel's own link-locals are tentative until [`super::FakeWorld::end_dad`]. Off by default for quieter tests.
     pub link_local_dad: bool,
+    /// The link watch is behind: a carrier that has come does not show until somebody asks for that link singly.
+    pub link_watch_behind: bool,
 }
 
 /// Why the fake kernel refuses: the errno and the kernel's words.
@@ -57,6 +59,8 @@ pub(super) struct Link {
     pub(super) marks: Vec<Marks>,
     /// The kernel has made its link-local since the link last came up; it makes none again when the carrier only came back.
     pub(super) ipv6_ready: bool,
+    /// Somebody has asked for it while it had carrier.
+    pub(super) watched: bool,
     /// How often someone else changed it.
     pub(super) outside_changes: u64,
     /// Someone else made it.
@@ -194,8 +198,17 @@ impl State {
         let mut observed = ObservedLink::bare(ifindex, name, kind);
         observed.mac = generated_mac(uid).filter(|_| !bare);
         observed.ipv6_disabled = home.settings.ipv6_disabled;
-        let mut link =
-            Link { uid, observed, peer: None, mac_given: false, marks: Vec::new(), ipv6_ready: false, outside_changes: 0, made_outside };
+        let mut link = Link {
+            uid,
+            observed,
+            peer: None,
+            mac_given: false,
+            marks: Vec::new(),
+            ipv6_ready: false,
+            watched: false,
+            outside_changes: 0,
+            made_outside,
+        };
         link.remember_marks();
         home.links.insert(ifindex, link);
         let id = LinkId { netns, ifindex };
@@ -247,12 +260,26 @@ impl State {
         let Some(link) = self.link(id).filter(|link| link.observed.admin_up) else { return OperState::Down };
         match (&link.observed.kind, self.carrier(id)) {
             (LinkKind::Other(_), _) => OperState::Unknown,
+            (_, true) if !link.watched && self.netns.get(&id.netns).is_some_and(|netns| netns.settings.link_watch_behind) => {
+                OperState::Down
+            }
             (_, true) => OperState::Up,
             (_, false) => {
                 let lower = self.peer_of(id).map(|peer| LinkId { netns: id.netns, ifindex: peer.ifindex });
                 let waits = lower.is_some_and(|lower| lower != id && self.link(lower).is_some() && !self.carrier(lower));
                 if waits { OperState::LowerLayerDown } else { OperState::Down }
             }
+        }
+    }
+
+    /// Whoever asks for one link makes the link watch look after it.
+    pub(super) fn watch(&mut self, id: LinkId) {
+        let carrier = self.carrier(id);
+        let Ok(link) = self.link_mut(id) else { return };
+        if std::mem::replace(&mut link.watched, carrier) != carrier
+            && self.netns.get(&id.netns).is_some_and(|n| n.settings.link_watch_behind)
+        {
+            self.emit_link(id);
         }
     }
 
