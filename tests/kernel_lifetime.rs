@@ -45,7 +45,7 @@ fn a_socket_is_closed_on_detach_and_when_idle() {
 
     let before = census();
     bed.until("idle sockets closed", |kernel| {
-        kernel.close_idle();
+        kernel.rest();
         (census() < before).then_some(())
     });
     // What stays open is in the agent's own namespace: the monitor's socket and the one that asks for numbers.
@@ -87,7 +87,7 @@ fn another_namespace_under_the_old_name_is_left_alone() {
     // The open socket is still in the old one.
     assert!(bed.link(b).is_some());
     bed.until("closed", |kernel| {
-        kernel.close_idle();
+        kernel.rest();
         (census() == 2).then_some(())
     });
     assert!(bed.kernel.read_netns(blue.id).unwrap_err().is(Errno::ESTALE));
@@ -146,7 +146,7 @@ fn long_lived_threads_stay_at_home() {
             names.push(name.trim().to_owned());
         }
     }
-    assert_eq!(names.iter().filter(|name| name.starts_with("reaper-")).count(), 4);
+    assert_eq!(names.iter().filter(|name| name.starts_with("reaper-")).count(), 8);
     assert_eq!(names.iter().filter(|name| *name == "link-monitor").count(), 1);
 }
 

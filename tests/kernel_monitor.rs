@@ -94,7 +94,7 @@ fn the_end_of_a_namespace_is_told_when_nothing_holds_it() {
     let record = bed.record.clone();
     // The idle socket is the last thing that holds it.
     bed.until("the end", |kernel| {
-        kernel.close_idle();
+        kernel.rest();
         record.has(|e| *e == LinkEvent::NetnsGone(id)).then_some(())
     });
     // Its number is the next one's, and that one lives.

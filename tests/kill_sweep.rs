@@ -242,7 +242,8 @@ fn killed_while_taps_follow_their_wishes() {
     assert!(kills.iter().all(|kills| *kills > 5), "{kills:?}");
 }
 
-/// The threads that delete, with more to delete than they take at once: marking, comparing again, deleting.
+/// The threads that delete, with more to delete than they take at once: comparing, marking, deleting. Each counts its calls for itself, and there may be a thread for every
+/// portion.
 #[test]
 fn killed_while_reaping() {
     let host = Host::new();
@@ -254,7 +255,7 @@ fn killed_while_reaping() {
         })
         .collect();
     let kills = sweep(&mut world, &[], &many, &Point::of("reaper", "sendto"));
-    assert!(kills[0] == 0 && kills[1] >= 4, "{kills:?}");
+    assert!(kills[0] == 0 && kills[1] >= 3, "{kills:?}");
     // With few, all are marked when the first is to be deleted: no later deletion by group takes them along.
     let kills = sweep(&mut world, &[], &start(), &Point::of("reaper", "sendto"));
     assert!(kills[0] == 0 && kills[1] > 0, "{kills:?}");

@@ -368,7 +368,7 @@ impl Configurator {
                 self.forget(id);
             }
         }
-        self.parts.kernel.close_idle();
+        self.parts.kernel.rest();
     }
 }
 

@@ -284,7 +284,7 @@ impl Kernel for FakeKernel {
         ops.iter().map(one).collect()
     }
 
-    fn close_idle(&mut self) {}
+    fn rest(&mut self) {}
 
     fn counters(&self) -> KernelCounters {
         self.world.with(|state| state.counters)

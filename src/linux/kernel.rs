@@ -11,7 +11,7 @@ use crate::linux::counters::Counters;
 use crate::linux::indexes::Indexes;
 use crate::linux::monitor::Monitor;
 use crate::linux::nsids::NsIds;
-use crate::linux::reaper::{Doomed, Reaper};
+use crate::linux::reaper::{self, Doomed, Reaper};
 use crate::linux::socket::{Failure, RouteSocket};
 use crate::linux::sockets::Sockets;
 use crate::linux::{
@@ -49,9 +49,11 @@ impl LinuxKernel {
     /// What the kernel says: `EPERM` where a capability is missing (the text names it).
     pub fn new(own: NetnsHandle, sink: Arc<dyn LinkSink>) -> Result<Self, KernelError> {
         let counters = Arc::new(Counters::default());
+        let deletions = reaper::Shared::new(Arc::clone(&counters), sink);
+        let sink: Arc<dyn LinkSink> = deletions.clone();
         let ids = Arc::new(NsIds::new(own.clone(), Arc::clone(&counters), Arc::clone(&sink)));
         let monitor = Monitor::start(&own, Arc::clone(&ids), Arc::clone(&sink)).map_err(|f| f.attempting("listen to changes of links"))?;
-        let reaper = Reaper::start(Arc::clone(&counters), sink).map_err(|f| f.attempting("start the threads that delete links"))?;
+        let reaper = Reaper::start(deletions).map_err(|f| f.attempting("start the threads that delete links"))?;
         let mut sockets = Sockets::new(ids, Arc::clone(&counters));
         sockets.attach(own);
         Ok(Self { sockets, counters, indexes: Indexes::new(), reaper, _monitor: monitor })
@@ -214,13 +216,19 @@ impl LinuxKernel {
         readings.into_iter().zip(links).map(|(reading, ifindex)| reading.map_err(|f| f.attempting(attempted(ifindex)))).collect()
     }
 
-    /// Looks at the links again, marks those that are still ours, and hands them to the reaper.
+    /// Hands links to the reaper, a few of them looked at and marked.
     fn run_deletions(&mut self, ops: &[KernelOp], netns: NetnsId, places: &[usize], answers: &mut Answers) {
         let doomed: Vec<Doomed> = places.iter().filter_map(|place| Doomed::of(&ops[*place])).collect();
-        let outcomes = match (self.sockets.handle(netns).cloned(), self.sockets.get(netns)) {
-            (Some(handle), Ok(socket)) => self.reaper.take(&handle, socket, doomed),
-            (None, Ok(_)) => vec![Err(Failure::new(Errno::ENOENT, "the namespace is not attached")); places.len()],
-            (_, Err(failure)) => vec![Err(failure); places.len()],
+        let outcomes = match self.sockets.handle(netns).cloned() {
+            Some(handle) if doomed.len() > reaper::FEW => {
+                self.reaper.hand_over(&handle, doomed);
+                vec![Ok(Done::Ok); places.len()]
+            }
+            Some(handle) => match self.sockets.get(netns) {
+                Ok(socket) => self.reaper.take(&handle, socket, doomed),
+                Err(failure) => vec![Err(failure); places.len()],
+            },
+            None => vec![Err(Failure::new(Errno::ENOENT, "the namespace is not attached")); places.len()],
         };
         for (place, outcome) in places.iter().zip(outcomes) {
             answers[*place] = Some(self.judge(&ops[*place], outcome));
@@ -262,6 +270,9 @@ impl Kernel for LinuxKernel {
 
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>> {
         let mut answers: Answers = vec![None; ops.len()];
+        if ops.iter().any(|op| !matches!(op, KernelOp::DeleteLink { .. })) {
+            self.reaper.stand_back();
+        }
         for wave in schedule::waves(ops) {
             for (netns, places) in wave {
                 self.run(ops, netns, &places, &mut answers);
@@ -271,7 +282,8 @@ impl Kernel for LinuxKernel {
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
-    fn close_idle(&mut self) {
+    fn rest(&mut self) {
+        self.reaper.go_on();
         self.sockets.close_idle();
     }
 

@@ -205,8 +205,9 @@ pub trait Kernel: Send {
     /// Performs all operations; the n-th answer belongs to the n-th operation. Within one namespace they run in the given order, but moves come last,
     /// one after another: each holds the kernel's lock for some 20 ms.
     fn execute(&mut self, ops: &[KernelOp]) -> Vec<Result<Done, KernelError>>;
-    /// Closes what was not used for a while, so that it keeps no namespace alive.
-    fn close_idle(&mut self);
+    /// For now that was all: deletions, which stand back while something is made, go on, and what was not used for a while is closed, so that it keeps no
+    /// namespace alive.
+    fn rest(&mut self);
     /// What was done so far.
     fn counters(&self) -> KernelCounters;
 }

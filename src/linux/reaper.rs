@@ -1,15 +1,20 @@
 //! Deletes links without keeping anyone waiting.
 //!
 //! A deletion waits about 20 ms for the kernel's own clean-up, however many links it is about. So links are first put into the group of the
-//! doomed, and a few threads delete by that group, namespace by namespace. The kernel holds its lock for the whole group: hence at most
-//! [`MOST_AT_ONCE`] links of a namespace are in it at a time, the others wait and are looked at again when it is their turn.
+//! doomed, and some threads delete by that group, namespace by namespace. The kernel holds its lock for the whole group: hence only a few
+//! links of a namespace are in it at a time, the others wait and are looked at when it is their turn; see [`agenda`].
 //! Nothing is deleted by name, and by index only where deletion by group is refused (a stranger put a link into our group that cannot be deleted).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod agenda;
+
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+
+use agenda::{Agenda, Portion, Queued};
 
 use crate::linux::counters::Counters;
 use crate::linux::socket::{Failure, RouteSocket};
@@ -17,10 +22,12 @@ use crate::linux::{Done, ExpectedMark, LinkChange, LinkEvent, LinkSink, encode, 
 use crate::model::{IfIndex, LinkId, NetnsId, ObservedLink};
 use crate::namespace::NetnsHandle;
 
-/// Threads that delete: their waiting overlaps.
-const THREADS: usize = 4;
-/// Most links of a namespace that one request deletes: 32 hold the kernel's lock for some 8 ms.
-const MOST_AT_ONCE: usize = 32;
+/// Threads that delete: each waits some 20 ms for the kernel's clean-up, and their waiting overlaps.
+const THREADS: usize = 8;
+/// So many links of a namespace are looked at and marked by who wants them deleted.
+pub(super) const FEW: usize = 4;
+/// Nobody who deletes waits longer than this for his turn: a note may be lost, and to make thousands of links takes seconds.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A link that is to be deleted.
 #[derive(Clone, Debug)]
@@ -36,48 +43,27 @@ pub(super) struct Reaper {
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
+/// What the threads share with those who give them work and who hear what became of it.
+pub(super) struct Shared {
     counters: Arc<Counters>,
     sink: Arc<dyn LinkSink>,
     state: Mutex<State>,
+    /// There is work, or it is time to end.
     wake: Condvar,
+    /// A turn may begin.
+    turn: Condvar,
+    /// Held by the one who prepares a portion and waits for its turn: many who ask for the kernel's lock at once only take time from each other.
+    prepares: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
-    queues: HashMap<Queued, Queue>,
-    ready: VecDeque<Queued>,
+    agenda: Agenda,
     stop: bool,
 }
 
-/// One namespace and the group of one agent in it.
-type Queued = (NetnsId, u32);
-
-struct Queue {
-    netns: NetnsHandle,
-    /// In the doomed group already.
-    marked: Vec<Doomed>,
-    /// Not yet.
-    waiting: VecDeque<Doomed>,
-    /// In the hands of a thread.
-    working: Vec<Doomed>,
-    busy: bool,
-}
-
-impl Queue {
-    fn all(&self) -> impl Iterator<Item = &Doomed> {
-        self.marked.iter().chain(&self.waiting).chain(&self.working)
-    }
-
-    /// How many more links may be marked at once.
-    fn room(&self) -> usize {
-        if self.waiting.is_empty() { MOST_AT_ONCE.saturating_sub(self.marked.len() + self.working.len()) } else { 0 }
-    }
-}
-
 impl Reaper {
-    pub(super) fn start(counters: Arc<Counters>, sink: Arc<dyn LinkSink>) -> Result<Self, Failure> {
-        let shared = Arc::new(Shared { counters, sink, state: Mutex::default(), wake: Condvar::new() });
+    pub(super) fn start(shared: Arc<Shared>) -> Result<Self, Failure> {
         let mut reaper = Self { shared, threads: Vec::new() };
         for n in 0..THREADS {
             let shared = Arc::clone(&reaper.shared);
@@ -86,25 +72,42 @@ impl Reaper {
         Ok(reaper)
     }
 
-    /// Takes over the deletion of links in the namespace of this socket; the n-th answer belongs to the n-th link.
-    ///
-    /// They are compared with their marks now. As many as may be deleted at once are marked now, the others later.
-    pub(super) fn take(&self, netns: &NetnsHandle, socket: &mut RouteSocket, doomed: Vec<Doomed>) -> Vec<Result<Done, Failure>> {
-        let pending: HashSet<LinkId> = {
-            let state = self.shared.lock();
-            let here = state.queues.iter().filter(|((id, _), _)| *id == netns.id);
-            here.flat_map(|(_, queue)| queue.all()).map(|d| d.link).collect()
-        };
-        let mut answers: Vec<Result<Done, Failure>> = check(socket, &doomed);
-        let mut groups: HashMap<u32, Vec<(usize, Doomed)>> = HashMap::new();
-        for (place, doomed) in doomed.into_iter().enumerate() {
-            if answers[place] == Ok(Done::Ok) && !pending.contains(&doomed.link) {
-                groups.entry(doomed.doomed_group).or_default().push((place, doomed));
-            }
+    /// Takes over the deletion of many links of a namespace. They are compared with their marks when it is their turn, so that whoever makes something next need not wait
+    /// for that either; it is told if they turn out not to be ours.
+    pub(super) fn hand_over(&self, netns: &NetnsHandle, doomed: Vec<Doomed>) {
+        for (group, links) in self.unknown(netns.id, doomed) {
+            self.add(netns, group, Vec::new(), links.into_iter().map(|(_, doomed)| doomed));
         }
-        for (group, mut links) in groups {
-            let room = self.shared.lock().queues.get(&(netns.id, group)).map_or(MOST_AT_ONCE, Queue::room);
+    }
+
+    /// Those that are not on the list, by group, with their places.
+    fn unknown(&self, netns: NetnsId, doomed: Vec<Doomed>) -> HashMap<u32, Vec<(usize, Doomed)>> {
+        let pending = self.shared.lock().agenda.pending(netns);
+        let mut groups: HashMap<u32, Vec<(usize, Doomed)>> = HashMap::new();
+        for (place, doomed) in doomed.into_iter().enumerate().filter(|(_, doomed)| !pending.contains(&doomed.link)) {
+            groups.entry(doomed.doomed_group).or_default().push((place, doomed));
+        }
+        groups
+    }
+
+    fn add(&self, netns: &NetnsHandle, group: u32, marked: Vec<Doomed>, later: impl Iterator<Item = Doomed>) {
+        if self.shared.lock().agenda.add(netns, group, marked, later) {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// Takes over the deletion of a few links in the namespace of this socket; the n-th answer belongs to the n-th link. They are compared with their marks now, and as many as
+    /// may be deleted at once are put into the group.
+    pub(super) fn take(&self, netns: &NetnsHandle, socket: &mut RouteSocket, doomed: Vec<Doomed>) -> Vec<Result<Done, Failure>> {
+        let mut answers: Vec<Result<Done, Failure>> = vec![Ok(Done::Ok); doomed.len()];
+        for (group, mut links) in self.unknown(netns.id, doomed) {
+            let room = self.shared.lock().agenda.room((netns.id, group));
             let later = links.split_off(room.min(links.len()));
+            let known = check(socket, links.iter().map(|(_, doomed)| doomed));
+            for ((place, _), known) in links.iter().zip(known) {
+                answers[*place] = known;
+            }
+            links.retain(|(place, _)| answers[*place] == Ok(Done::Ok));
             let now: Vec<Doomed> = links.iter().map(|(_, doomed)| doomed.clone()).collect();
             let mut marked = Vec::new();
             for ((place, doomed), outcome) in links.into_iter().zip(mark(socket, &now)) {
@@ -113,23 +116,32 @@ impl Reaper {
                     Err(failure) => answers[place] = gone_is_fine(failure),
                 }
             }
-            self.shared.submit(netns, group, marked, later.into_iter().map(|(_, doomed)| doomed));
+            self.add(netns, group, marked, later.into_iter().map(|(_, doomed)| doomed));
         }
         answers
     }
 
     /// Drops what is left to do in a namespace that is of no interest any more.
     pub(super) fn forget(&self, netns: NetnsId) {
-        let mut state = self.shared.lock();
-        for (_, queue) in state.queues.iter_mut().filter(|((id, _), _)| *id == netns) {
-            queue.marked.clear();
-            queue.waiting.clear();
+        self.shared.lock().agenda.forget(netns);
+    }
+
+    /// Somebody makes links, or changes them: no deletion begins until [`Reaper::go_on`].
+    pub(super) fn stand_back(&self) {
+        self.shared.lock().agenda.begin_making();
+    }
+
+    /// Deletions go on.
+    pub(super) fn go_on(&self) {
+        if self.shared.lock().agenda.end_making(Instant::now()) {
+            self.shared.turn.notify_all();
         }
     }
 }
 
 impl Drop for Reaper {
     fn drop(&mut self) {
+        self.go_on();
         self.shared.lock().stop = true;
         self.shared.wake.notify_all();
         for thread in self.threads.drain(..) {
@@ -140,39 +152,23 @@ impl Drop for Reaper {
 }
 
 impl Shared {
+    /// Shared by nobody yet; what comes of the deletions, and all that it is told of, goes to `sink`.
+    pub(super) fn new(counters: Arc<Counters>, sink: Arc<dyn LinkSink>) -> Arc<Self> {
+        Arc::new(Self { counters, sink, state: Mutex::default(), wake: Condvar::new(), turn: Condvar::new(), prepares: Mutex::new(()) })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn submit(&self, netns: &NetnsHandle, group: u32, marked: Vec<Doomed>, later: impl Iterator<Item = Doomed>) {
-        let mut state = self.lock();
-        let key = (netns.id, group);
-        let queue = state.queues.entry(key).or_insert_with(|| Queue {
-            netns: netns.clone(),
-            marked: Vec::new(),
-            waiting: VecDeque::new(),
-            working: Vec::new(),
-            busy: false,
-        });
-        queue.netns = netns.clone();
-        queue.marked.extend(marked);
-        queue.waiting.extend(later);
-        if queue.busy || (queue.marked.is_empty() && queue.waiting.is_empty()) {
-            return;
-        }
-        queue.busy = true;
-        state.ready.push_back(key);
-        self.wake.notify_one();
-    }
-
-    /// A thread's life: a namespace at a time, until there is nothing left and the end has come.
+    /// A thread's life: a portion at a time, until there is nothing left and the end has come.
     fn work(&self) {
         loop {
-            let key = {
+            let queued = {
                 let mut state = self.lock();
                 loop {
-                    if let Some(key) = state.ready.pop_front() {
-                        break key;
+                    if let Some(queued) = state.agenda.next() {
+                        break queued;
                     }
                     if state.stop {
                         return;
@@ -180,67 +176,74 @@ impl Shared {
                     state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             };
-            self.serve(key);
+            self.serve(queued);
         }
     }
 
-    /// Deletes everything that waits in one namespace, with one socket that is closed at the end.
-    fn serve(&self, key: Queued) {
-        let mut socket: Option<RouteSocket> = None;
-        while let Some((netns, links, marked)) = self.next(key) {
-            let opened = match socket.take().filter(|socket| !socket.is_broken()) {
-                Some(open) => Ok(open),
-                None => RouteSocket::open(&netns, &self.counters),
-            };
-            match opened {
-                Ok(mut open) => {
-                    self.reap(&mut open, key.1, &links, marked);
-                    socket = Some(open);
-                }
-                Err(failure) => links.iter().for_each(|doomed| self.gave_up(doomed, failure.clone())),
+    /// Deletes one portion.
+    fn serve(&self, queued: Queued) {
+        let portion = self.lock().agenda.portion(queued, Instant::now());
+        let Some(Portion { netns, links, marked, socket }) = portion else { return };
+        let opened = match socket.filter(|socket| !socket.is_broken()) {
+            Some(open) => Ok(open),
+            None => RouteSocket::open(&netns, &self.counters),
+        };
+        match opened {
+            Ok(mut open) => {
+                self.reap(&mut open, queued, &links, marked);
+                self.lock().agenda.keep(queued, open);
+            }
+            Err(failure) => {
+                links.iter().for_each(|doomed| self.gave_up(doomed, failure.clone()));
+                self.portion_is_over(queued);
             }
         }
     }
 
-    /// What is to be done next in a namespace, and whether it is marked; `None`, and the queue is gone, when that was all.
-    fn next(&self, key: Queued) -> Option<(NetnsHandle, Vec<Doomed>, bool)> {
-        let mut state = self.lock();
-        let queue = state.queues.get_mut(&key)?;
-        let marked = !queue.marked.is_empty();
-        queue.working = if marked {
-            std::mem::take(&mut queue.marked)
-        } else {
-            let count = queue.waiting.len().min(MOST_AT_ONCE);
-            queue.waiting.drain(..count).collect()
-        };
-        if queue.working.is_empty() {
-            state.queues.remove(&key);
-            return None;
+    fn portion_is_over(&self, queued: Queued) {
+        if self.lock().agenda.portion_is_over(queued) {
+            self.wake.notify_one();
         }
-        Some((queue.netns.clone(), queue.working.clone(), marked))
     }
 
-    fn reap(&self, socket: &mut RouteSocket, group: u32, links: &[Doomed], marked: bool) {
+    fn reap(&self, socket: &mut RouteSocket, queued: Queued, links: &[Doomed], marked: bool) {
+        let prepares = self.prepares.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ready: Vec<&Doomed> = links.iter().collect();
         if !marked {
+            drop(self.wait_while(Agenda::is_making));
             ready = self.mark_late(socket, links);
         }
         if ready.is_empty() {
-            return;
+            return self.portion_is_over(queued);
         }
-        let deleted = socket.perform(&[encode::delete_group(group)], |_, _, _| {}).pop();
+        let number = self.wait_while(Agenda::must_wait).agenda.begin_turn(queued, ready.iter().map(|doomed| doomed.link));
+        drop(prepares);
+        let deleted = socket.perform(&[encode::delete_group(queued.1)], |_, _, _| {}).pop();
         match deleted {
             // None in the group: all gone already.
             Some(Ok(())) => {}
             Some(Err(failure)) if failure.is(Errno::ENODEV) => {}
-            _ => self.one_by_one(socket, group, &ready),
+            _ => self.one_by_one(socket, queued.1, &ready),
+        }
+        let over = self.lock().agenda.answered(number);
+        self.turn_is_over(over);
+    }
+
+    fn wait_while(&self, so: impl Fn(&Agenda) -> bool) -> MutexGuard<'_, State> {
+        self.turn.wait_timeout_while(self.lock(), PATIENCE, |state| so(&state.agenda)).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    fn turn_is_over(&self, over: Option<Queued>) {
+        if let Some(queued) = over {
+            self.turn.notify_all();
+            self.portion_is_over(queued);
         }
     }
 
     /// Looks at links again whose turn has come, and marks those that are still ours.
     fn mark_late<'a>(&self, socket: &mut RouteSocket, links: &'a [Doomed]) -> Vec<&'a Doomed> {
         let mut ours = Vec::new();
-        for (doomed, answer) in links.iter().zip(check(socket, links)) {
+        for (doomed, answer) in links.iter().zip(check(socket, links.iter())) {
             match answer {
                 Ok(Done::Ok) => ours.push(doomed),
                 Ok(_) => {}
@@ -280,15 +283,15 @@ impl Shared {
 }
 
 /// Compares links with the marks that they must still carry: `Ok` when they do, `AlreadySo` when they are gone.
-fn check(socket: &mut RouteSocket, doomed: &[Doomed]) -> Vec<Result<Done, Failure>> {
-    let indexes: Vec<IfIndex> = doomed.iter().map(|d| d.link.ifindex).collect();
+fn check<'a>(socket: &mut RouteSocket, doomed: impl Iterator<Item = &'a Doomed> + Clone) -> Vec<Result<Done, Failure>> {
+    let indexes: Vec<IfIndex> = doomed.clone().map(|d| d.link.ifindex).collect();
     let found = read::bare_links(socket, &indexes);
     let compare = |(doomed, found): (&Doomed, Result<Option<ObservedLink>, Failure>)| match found? {
         None => Ok(Done::AlreadySo),
         Some(link) if doomed.still_marked(&link) => Ok(Done::Ok),
         Some(_) => Err(Failure::new(Errno::ESTALE, "the link does not carry our mark any more")),
     };
-    doomed.iter().zip(found).map(compare).collect()
+    doomed.zip(found).map(compare).collect()
 }
 
 impl Doomed {
@@ -312,4 +315,15 @@ fn mark(socket: &mut RouteSocket, doomed: &[Doomed]) -> Vec<Result<(), Failure>>
 
 fn gone_is_fine(failure: Failure) -> Result<Done, Failure> {
     if failure.is(Errno::ENODEV) { Ok(Done::AlreadySo) } else { Err(failure) }
+}
+
+/// What is told on its way to the configurator: a turn is over when its links are gone.
+impl LinkSink for Shared {
+    fn link_event(&self, event: LinkEvent) {
+        if let LinkEvent::LinkGone(link) = event {
+            let over = self.lock().agenda.gone(link);
+            self.turn_is_over(over);
+        }
+        self.sink.link_event(event);
+    }
 }
