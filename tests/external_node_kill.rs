@@ -7,7 +7,7 @@ mod support;
 
 use nic_support::assert_reachable;
 use nic_support::rig::{Rest, Rig};
-use support::Host;
+use support::{Dice, Host, eventually};
 
 /// More writes than any way has.
 const MOST: usize = 400;
@@ -83,4 +83,50 @@ fn the_process_that_stands_by_is_killed_instead_of_a_write() {
         rig.assert_as_before(&what);
     }
     panic!("no end of writes");
+}
+
+/// Killed on a way, and killed again up to three times while it takes up what it finds, without its store. `VNF_TEST_SOAK` goes on for long, `KILL_SEED` goes
+/// other ways.
+#[test]
+fn the_agent_is_killed_again_while_it_recovers() {
+    let host = Host::with_netns(&["net"]);
+    let mut rig = Rig::new(&host, &[]);
+    let seed = std::env::var("KILL_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let mut dice = Dice::new(seed);
+    let (mut kills, mut again) = (0, 0);
+    for round in 0..if std::env::var_os("VNF_TEST_SOAK").is_some() { 200 } else { 8 } {
+        let to = [Rest::Attached, Rest::Plain][round % 2];
+        if !rig.go(to, 1 + dice.below(20)) {
+            continue;
+        }
+        kills += 1;
+        let mut what = format!("seed {seed}, round {round}, to {to:?}, killed instead of write {}", rig.last_write.last());
+        rig.etcd.freeze();
+        for _ in 0..3 {
+            let environment = rig.last_write.of_agent(1 + dice.below(10));
+            rig.agent.set_environment(environment);
+            rig.agent.spawn();
+            eventually(&format!("killed again, or nothing is left to do, {what}"), || rig.agent.has_ended() || rig.rest().is_some());
+            if !rig.agent.has_ended() {
+                rig.agent.kill();
+                break;
+            }
+            rig.agent.wait();
+            again += 1;
+            what += &format!(", then instead of {}", rig.last_write.last());
+            assert_reachable(&host, &what);
+        }
+        rig.agent.set_environment(Vec::new());
+        rig.etcd.thaw();
+        tell(&what);
+        rig.recover(&[Rest::Plain, Rest::Attached], &what);
+        rig.go(to, 0);
+        if to == Rest::Plain {
+            rig.assert_as_before(&what);
+        }
+    }
+    rig.go(Rest::Plain, 0);
+    rig.assert_as_before("at the end");
+    tell(&format!("{kills} kills on a way, {again} while it recovered"));
+    assert!(kills > 1 && again > 0, "{kills} {again}");
 }
