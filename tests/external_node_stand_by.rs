@@ -250,6 +250,7 @@ fn a_disk_that_takes_nothing() {
     rig.wish(true);
     rig.wait_confirmed("once more");
     rig.agent.kill();
+    eventually("what is confirmed needs nobody any more", || rig.standing_by().is_empty());
     rig.overdue();
     for hindrance in ["full", "read-only"] {
         // The file of the lock may be the first that cannot be made.
@@ -262,6 +263,8 @@ fn a_disk_that_takes_nothing() {
         eventually(&format!("plain with a disk that is {hindrance}"), || host.link_names("").iter().all(|name| name != "nic0~"));
         rig.assert_as_before(&format!("with a disk that is {hindrance}"));
         assert_reachable(&host, hindrance);
+        let said = [rig.agent.log(), rig.stand_by_log()].concat();
+        assert!(!said.contains("something undoes them"), "the way back has an end on a disk that takes nothing: {said}");
         if hindrance == "full" {
             assert!(watcher.wait().expect("a child").success());
             host.run(&format!("rm {full}"));

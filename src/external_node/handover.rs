@@ -188,6 +188,7 @@ impl Handover {
                         unwritten = self.mark_detaching(nic, &seen)?;
                     } else {
                         self.perform(step, nic, &seen, purpose)?;
+                        unwritten = unwritten.filter(|_| step != Step::DropJournal);
                     }
                 }
                 Next::Do(_) => return Ok(None),
