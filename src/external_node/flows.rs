@@ -1,10 +1,11 @@
-//! The flows between the ports of all NICs on the bridge, as one set: always made of the pairs that the database shows, so nothing is remembered.
+//! The flows between the ports of all NICs on the bridge, as one set: always made of the pairs that the database shows.
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::external_node::handover::PairFlows;
 use crate::model::{BypassRule, Owner};
-use crate::ovs::{FlowDifference, FlowSet, FlowSink, OfPort, PairNumbers, PairView, Switch};
+use crate::ovs::{Cookie, Flow, FlowDifference, FlowSet, FlowSink, OfPort, PairNumbers, PairView, Standing, Switch};
 
 /// Flows of the bridge's pairs.
 pub struct BridgeFlows {
@@ -12,13 +13,14 @@ pub struct BridgeFlows {
     sink: Arc<dyn FlowSink>,
     owner: Owner,
     rules: Vec<BypassRule>,
+    printed: Mutex<Printed>,
 }
 
 impl BridgeFlows {
     /// Flows under these bypass rules.
     #[must_use]
     pub fn new(switch: Arc<dyn Switch>, sink: Arc<dyn FlowSink>, owner: Owner, rules: Vec<BypassRule>) -> Self {
-        Self { switch, sink, owner, rules }
+        Self { switch, sink, owner, rules, printed: Mutex::default() }
     }
 
     fn wanted(&self) -> Result<FlowSet, String> {
@@ -28,19 +30,28 @@ impl BridgeFlows {
         Ok(FlowSet::new(&self.owner, &pairs, &self.rules))
     }
 
+    fn printed(&self) -> MutexGuard<'_, Printed> {
+        self.printed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn difference(&self) -> Result<FlowDifference, String> {
-        Ok(self.wanted()?.compare(&self.sink.standing().map_err(|error| error.to_string())?))
+        let (wanted, standing) = (self.wanted()?, self.sink.standing().map_err(|error| error.to_string())?);
+        Ok(wanted.compare(&self.printed().as_written(&wanted, standing)))
     }
 
     fn replace(&self) -> Result<(), String> {
-        self.sink.replace(&self.wanted()?).map_err(|error| error.to_string())
+        let wanted = self.wanted()?;
+        self.sink.replace(&wanted).map_err(|error| error.to_string())?;
+        let standing = self.sink.standing().map_err(|error| error.to_string())?;
+        *self.printed() = Printed::learn(&wanted, standing);
+        Ok(())
     }
 }
 
 impl PairFlows for BridgeFlows {
     fn stand(&self, _nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, String> {
         let difference = self.difference()?;
-        Ok(if ports.is_some() { difference.missing.is_empty() } else { !difference.surplus.is_empty() })
+        Ok(if ports.is_some() { difference.is_empty() } else { !difference.surplus.is_empty() })
     }
 
     fn install(&self, _nic: &str, _ports: (OfPort, OfPort)) -> Result<(), String> {
@@ -49,5 +60,50 @@ impl PairFlows for BridgeFlows {
 
     fn remove(&self, _nic: &str) -> Result<(), String> {
         self.replace()
+    }
+}
+
+/// How this release of Open vSwitch prints flows of ours that were installed a moment ago, where it does otherwise than we write them: nothing that is
+/// known about any release, but a difference in words must not be taken for one in deeds.
+#[derive(Debug, Default)]
+struct Printed(BTreeMap<Cookie, Flow>);
+
+impl Printed {
+    fn learn(wanted: &FlowSet, standing: BTreeSet<Standing>) -> Self {
+        let otherwise = standing.into_iter().filter(|found| wanted.get(found.cookie).is_some_and(|flow| *flow != found.flow));
+        Self(otherwise.map(|found| (found.cookie, found.flow)).collect())
+    }
+
+    /// What stands, in our words where it is printed as it was then.
+    fn as_written(&self, wanted: &FlowSet, standing: BTreeSet<Standing>) -> BTreeSet<Standing> {
+        let in_our_words = |found: Standing| match wanted.get(found.cookie).filter(|_| self.0.get(&found.cookie) == Some(&found.flow)) {
+            Some(flow) => Standing { flow: flow.clone(), ..found },
+            None => found,
+        };
+        standing.into_iter().map(in_our_words).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::AgentLabel;
+
+    #[test]
+    fn words_are_not_deeds() {
+        let owner = Owner::new(AgentLabel::new("vpp1").unwrap());
+        let pair = PairNumbers { host: OfPort::new(2).unwrap(), uplink: OfPort::new(1).unwrap() };
+        let wanted = FlowSet::new(&owner, &[pair], &[]);
+        let spoken = |action: &str| -> BTreeSet<Standing> {
+            let other =
+                |found: Standing| Standing { flow: Flow { actions: format!("{} {action}", found.flow.actions), ..found.flow }, ..found };
+            wanted.standing().into_iter().map(other).collect()
+        };
+        let printed = Printed::learn(&wanted, spoken("otherwise"));
+        assert!(wanted.compare(&printed.as_written(&wanted, spoken("otherwise"))).is_empty());
+        assert!(wanted.compare(&printed.as_written(&wanted, wanted.standing())).is_empty(), "our own words are always understood");
+        let changed = wanted.compare(&printed.as_written(&wanted, spoken("and drop")));
+        assert_eq!(changed.missing.len(), wanted.iter().count());
+        assert!(Printed::learn(&wanted, wanted.standing()).0.is_empty());
     }
 }

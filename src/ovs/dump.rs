@@ -2,17 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::flows::{Cookie, Flow, FlowSet, OWNER_BITS};
+use super::flows::{Cookie, Flow, FlowSet, OWNER_BITS, Standing};
 
 /// Priority of a flow that does not say one.
 const DEFAULT_PRIORITY: u16 = 32768;
-
-/// A flow that stands in the bridge.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
-    pub(super) cookie: Cookie,
-    pub(super) flow: Flow,
-}
 
 /// The flows in this text; lines that are none (some versions print a heading) are left out.
 pub(super) fn read(text: &str) -> Vec<Standing> {
@@ -42,9 +35,9 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
 }
 
-/// The cookies among them that are ours.
-pub(super) fn ours(standing: &[Standing], owner: u64) -> BTreeSet<Cookie> {
-    standing.iter().map(|standing| standing.cookie).filter(|cookie| cookie.0 & OWNER_BITS == owner).collect()
+/// Those among them that are ours.
+pub(super) fn ours(standing: Vec<Standing>, owner: u64) -> BTreeSet<Standing> {
+    standing.into_iter().filter(|standing| standing.cookie.0 & OWNER_BITS == owner).collect()
 }
 
 /// A flow of somebody else that matches the same at the same priority as one of these: adding ours would replace it.
@@ -96,6 +89,7 @@ mod tests {
         }
         let own = format!("cookie={:#x}, priority=200,ip,in_port=1 actions=drop", ours | 5);
         assert_eq!(found(&own), None);
-        assert_eq!(super::ours(&read(&own), ours), [Cookie(ours | 5)].into());
+        let found: Vec<Cookie> = super::ours(read(&own), ours).into_iter().map(|standing| standing.cookie).collect();
+        assert_eq!(found, [Cookie(ours | 5)]);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::view::{BridgeView, OfPort, PairView, PortState, PortView, SwitchView};
-use super::{Cookie, Failing, FlowError, FlowSet, FlowSink, NewPair, Notes, OvsError, RowId, Switch};
+use super::{Failing, FlowError, FlowSet, FlowSink, NewPair, Notes, OvsError, RowId, Standing, Switch};
 use crate::model::{Datapath, MacAddr};
 
 /// A call that can be made to fail.
@@ -53,7 +53,7 @@ pub struct FakeOvs(Mutex<State>);
 #[derive(Default)]
 struct State {
     view: SwitchView,
-    flows: BTreeSet<Cookie>,
+    flows: BTreeSet<Standing>,
     next_port: u16,
     faults: BTreeMap<Call, VecDeque<Fault>>,
     calls: Vec<Call>,
@@ -233,10 +233,10 @@ impl Switch for FakeOvs {
 
 impl FlowSink for FakeOvs {
     fn replace(&self, flows: &FlowSet) -> Result<(), FlowError> {
-        self.flow_call(Call::Replace, |state| state.flows = flows.iter().map(|(cookie, _)| cookie).collect())
+        self.flow_call(Call::Replace, |state| state.flows = flows.standing())
     }
 
-    fn standing(&self) -> Result<BTreeSet<Cookie>, FlowError> {
+    fn standing(&self) -> Result<BTreeSet<Standing>, FlowError> {
         self.flow_call(Call::Standing, |state| state.flows.clone())
     }
 }

@@ -95,6 +95,15 @@ impl fmt::Display for Flow {
     }
 }
 
+/// A flow that stands in the bridge, as it is printed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Standing {
+    /// Its cookie.
+    pub cookie: Cookie,
+    /// The flow.
+    pub flow: Flow,
+}
+
 /// The numbers of a NIC's two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PairNumbers {
@@ -135,13 +144,26 @@ impl FlowSet {
         self.0.iter().map(|(cookie, flow)| (*cookie, flow))
     }
 
-    /// How they differ from what stands in the bridge.
+    /// How they differ from what stands in the bridge. A flow that was changed under its cookie is missing, and what it was made into is too much.
     #[must_use]
-    pub fn compare(&self, standing: &BTreeSet<Cookie>) -> FlowDifference {
+    pub fn compare(&self, standing: &BTreeSet<Standing>) -> FlowDifference {
+        let stands = |(cookie, flow): (&Cookie, &Flow)| standing.contains(&Standing { cookie: *cookie, flow: flow.clone() });
         FlowDifference {
-            missing: self.0.iter().filter(|(cookie, _)| !standing.contains(*cookie)).map(|(_, flow)| flow.clone()).collect(),
-            surplus: standing.iter().filter(|cookie| !self.0.contains_key(*cookie)).copied().collect(),
+            missing: self.0.iter().filter(|flow| !stands(*flow)).map(|(_, flow)| flow.clone()).collect(),
+            surplus: standing.iter().filter(|found| self.0.get(&found.cookie) != Some(&found.flow)).map(|found| found.cookie).collect(),
         }
+    }
+
+    /// The flow with this cookie.
+    #[must_use]
+    pub fn get(&self, cookie: Cookie) -> Option<&Flow> {
+        self.0.get(&cookie)
+    }
+
+    /// As they stand when nobody has changed them.
+    #[must_use]
+    pub fn standing(&self) -> BTreeSet<Standing> {
+        self.iter().map(|(cookie, flow)| Standing { cookie, flow: flow.clone() }).collect()
     }
 }
 
@@ -281,20 +303,24 @@ mod tests {
         let mut turned = rules();
         turned.reverse();
         assert_eq!(FlowSet::new(&ours, &[pair(2, 1), pair(2, 1)], &turned), set, "the same whatever the order");
-        let other: BTreeSet<Cookie> = FlowSet::new(&ours, &[pair(2, 3)], &rules()).iter().map(|(cookie, _)| cookie).collect();
+        let other = FlowSet::new(&ours, &[pair(2, 3)], &rules()).standing();
         assert!(!set.compare(&other).is_empty(), "other numbers, other cookies");
     }
 
     #[test]
     fn what_is_missing_and_what_is_too_much() {
         let set = FlowSet::new(&owner("vpp1"), &[pair(2, 1)], &[]);
-        let mut standing: BTreeSet<Cookie> = set.iter().map(|(cookie, _)| cookie).collect();
+        let mut standing = set.standing();
         assert!(set.compare(&standing).is_empty());
         let lost = standing.pop_first().unwrap();
-        standing.insert(Cookie(7));
+        standing.insert(Standing { cookie: Cookie(7), ..lost.clone() });
         let difference = set.compare(&standing);
-        assert_eq!(difference.missing, [set.0[&lost].clone()]);
+        assert_eq!(difference.missing, [lost.flow.clone()]);
         assert_eq!(difference.surplus, [Cookie(7)]);
+        // Changed under its cookie.
+        standing.remove(&Standing { cookie: Cookie(7), ..lost.clone() });
+        standing.insert(Standing { cookie: lost.cookie, flow: Flow { actions: "drop".to_owned(), ..lost.flow.clone() } });
+        assert_eq!(set.compare(&standing), FlowDifference { missing: vec![lost.flow], surplus: vec![lost.cookie] });
         assert_eq!(FlowSet::new(&owner("vpp1"), &[], &rules()), FlowSet::default(), "no NIC, no flow");
     }
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub use client::{OvsClient, OvsOptions};
 pub use error::OvsError;
-pub use flows::{Cookie, Flow, FlowDifference, FlowSet, PairNumbers, Table};
+pub use flows::{Cookie, Flow, FlowDifference, FlowSet, PairNumbers, Standing, Table};
 pub use ids::{Notes, Role};
 pub use ofctl::{FlowError, FlowSink, Ofctl, management_socket};
 pub use presence::SwitchWatch;

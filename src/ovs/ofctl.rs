@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::dump;
-use super::flows::{Cookie, FlowSet, OWNER_BITS};
+use super::flows::{Cookie, FlowSet, OWNER_BITS, Standing};
 use super::transaction::OPENFLOW;
 use crate::model::Owner;
 
@@ -59,11 +59,11 @@ pub trait FlowSink: Send + Sync + 'static {
     /// [`FlowError`].
     fn replace(&self, flows: &FlowSet) -> Result<(), FlowError>;
 
-    /// The cookies of the flows that are ours and stand: to be held against what is wanted, by [`FlowSet::compare`].
+    /// The flows that are ours and stand, as they are printed: to be held against what is wanted, by [`FlowSet::compare`].
     ///
     /// # Errors
     /// [`FlowError`].
-    fn standing(&self) -> Result<BTreeSet<Cookie>, FlowError>;
+    fn standing(&self) -> Result<BTreeSet<Standing>, FlowError>;
 }
 
 /// The real [`FlowSink`].
@@ -96,7 +96,7 @@ impl Ofctl {
         Self { program, ..self }
     }
 
-    fn dump(&self, attempted: &str) -> Result<Vec<dump::Standing>, FlowError> {
+    fn dump(&self, attempted: &str) -> Result<Vec<Standing>, FlowError> {
         let text = self.run(attempted, &["--no-stats", "--no-names", "dump-flows", &self.bridge], String::new())?;
         Ok(dump::read(&text))
     }
@@ -167,7 +167,7 @@ impl FlowSink for Ofctl {
         self.run(attempted, &["--bundle", "add-flows", &self.bridge, "-"], text).map(drop)
     }
 
-    fn standing(&self) -> Result<BTreeSet<Cookie>, FlowError> {
-        Ok(dump::ours(&self.dump("read the flows")?, self.owner))
+    fn standing(&self) -> Result<BTreeSet<Standing>, FlowError> {
+        Ok(dump::ours(self.dump("read the flows")?, self.owner))
     }
 }
