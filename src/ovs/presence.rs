@@ -89,9 +89,10 @@ impl Shared {
             }
             if greeted || !told {
                 tracing::warn!(socket = %self.socket.display(), %problem, "ovs-vswitchd is not reachable");
-                self.sink.tell(OvsEvent::SwitchLost(problem));
                 told = true;
             }
+            // Each time: whoever has learned otherwise meanwhile, by another way, must hear that it is so again.
+            self.sink.tell(OvsEvent::SwitchLost(problem));
             if self.pause(backoff.wait()) {
                 return;
             }

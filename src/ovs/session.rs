@@ -26,6 +26,8 @@ const READ_SIZE: usize = 64 * 1024;
 const STEAL: u64 = 0;
 /// Number of the request for the listing.
 const MONITOR: u64 = 1;
+/// How long a caller waits for a connection that was lost to come back: whoever asks then has something to save meanwhile.
+const BACK_WITHIN: Duration = Duration::from_secs(1);
 /// So many silences of the length of the probe interval end a connection.
 const SILENCES: u8 = 3;
 
@@ -74,6 +76,8 @@ struct State {
     stream: Option<Arc<Stream>>,
     /// The lock is held and the rows are complete.
     live: bool,
+    /// It was so once.
+    was_live: bool,
     rows: Rows,
     /// Requests that wait; those that were answered hold the answer until it is fetched.
     pending: HashMap<u64, Option<Result<Value, CallError>>>,
@@ -117,12 +121,13 @@ impl Session {
     pub(super) fn call(&self, request: impl FnOnce(u64) -> Value, limit: Duration) -> Result<Value, CallError> {
         let deadline = Instant::now() + limit;
         let mut state = self.0.lock();
+        let connected_by = if state.was_live { Instant::now() + BACK_WITHIN.min(limit) } else { deadline };
         let stream = loop {
             if let (true, Some(stream)) = (state.live, &state.stream) {
                 break Arc::clone(stream);
             }
             let in_time;
-            (state, in_time) = self.0.wait(state, deadline);
+            (state, in_time) = self.0.wait(state, connected_by);
             if !in_time {
                 return Err(CallError::Unreachable(state.problem.clone()));
             }
@@ -327,7 +332,7 @@ impl<S: SessionSink> Reader<S> {
         let events = self.sink.rows(&rows, true);
         let mut state = self.shared.lock();
         state.rows = rows;
-        state.live = true;
+        (state.live, state.was_live) = (true, true);
         state.problem.clear();
         self.shared.changed.notify_all();
         drop(state);

@@ -112,7 +112,7 @@ pub enum OvsEvent {
     DatabaseLost(String),
     /// `ovs-vswitchd` answers on the bridge's management socket. After a restart it has no flow of ours.
     SwitchBack,
-    /// It does not, for this reason.
+    /// It does not, for this reason. Told at each attempt.
     SwitchLost(String),
     /// The bridge is gone.
     BridgeRemoved,
