@@ -58,6 +58,7 @@ const RULES: &[Rule] = &[
             "external_node/attachment",
             "external_node/phase",
             "external_node/plan",
+            "external_node/identify",
             "external_node/selection",
             "external_node/suitability",
         ],

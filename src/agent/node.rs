@@ -23,7 +23,7 @@ use crate::external_node::flows::BridgeFlows;
 use crate::external_node::handover::{Handover, HandoverSettings};
 use crate::external_node::journal::JournalFolder;
 use crate::external_node::stand_by::{self, Order};
-use crate::linux::nic::NicKernel;
+use crate::linux::nic::{NicKernel, RouteWatch};
 use crate::linux::{LinkEvent, LinkSink};
 use crate::model::key::NODE_CONFIG_PREFIX;
 use crate::model::{AgentLabel, BypassRule, Datapath, InterfaceName, NetnsId, OvsdbTarget, Owner, Timestamp};
@@ -34,7 +34,7 @@ use crate::store::{StoreEvent, StoreHealth, StoreSink};
 /// How long `ovs-ofctl` may take.
 const FLOWS_WITHIN: Duration = Duration::from_secs(5);
 /// How long the switch may be silent before it is asked whether it is there.
-const PROBE: Duration = Duration::from_secs(5);
+const PROBE: Duration = Duration::from_secs(3);
 /// Where Open vSwitch has its sockets when its database is not a unix socket.
 const OVS_RUN: &str = "/var/run/openvswitch";
 const ASLEEP: Duration = Duration::from_secs(3600);
@@ -159,6 +159,13 @@ fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(Node
         handover,
         guardian: Box::new(Processes { order, running: Vec::new() }),
         store: Box::new(Store { health: setup.store.clone(), interfaces: setup.interfaces.clone() }),
+        routes: RouteWatch::new(
+            setup.own.clone(),
+            Arc::new({
+                let inbox = inbox.clone();
+                move || inbox.kernel_changed()
+            }),
+        ),
         published: setup.published.clone(),
         diary: Box::new(History(setup.interfaces.clone())),
         name: legal("node name", &config.node.name)?,
@@ -218,12 +225,16 @@ struct Ears {
 
 impl OvsSink for Ears {
     fn tell(&self, event: OvsEvent) {
-        match &event {
-            OvsEvent::SwitchBack => self.alive.store(true, Ordering::Relaxed),
-            OvsEvent::SwitchLost(_) => self.alive.store(false, Ordering::Relaxed),
-            _ => {}
-        }
-        if let Some(inbox) = &self.inbox {
+        let is_news = match &event {
+            // It has no flow of ours after a restart, so this one always counts.
+            OvsEvent::SwitchBack => {
+                self.alive.store(true, Ordering::Relaxed);
+                true
+            }
+            OvsEvent::SwitchLost(_) => self.alive.swap(false, Ordering::Relaxed),
+            _ => true,
+        };
+        if let Some(inbox) = self.inbox.as_ref().filter(|_| is_news) {
             inbox.tell(event);
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::external_node::identify::{find_nic, is_deaf, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
 use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
 use crate::external_node::selection::Candidate;
@@ -29,8 +30,6 @@ const MENDED_WITHIN: Duration = Duration::from_secs(3);
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// How long another process may have the NIC.
 const LOCK_WITHIN: Duration = Duration::from_secs(20);
-/// `IFF_LOWER_UP`: an internal port of the user-space datapath has none while nobody serves it.
-const IFF_LOWER_UP: u32 = 0x1_0000;
 
 /// The flows between the two ports of one NIC.
 pub trait PairFlows: Send + Sync + 'static {
@@ -235,8 +234,11 @@ impl Handover {
             Some(_) => NameHolder::Foreign,
         };
         let port = holder.as_ref().filter(|_| held == NameHolder::Port);
-        let (on_nic, on_port) = self.shares(journal.as_ref(), nic.as_ref(), port, place)?;
-        let flows = rows != Rows::Unknown && self.flows.stand(name, pair.as_ref().and_then(PairView::numbers)).unwrap_or(false);
+        let port_serves = held == NameHolder::Port && matches!(rows, Rows::Ready | Rows::Unknown);
+        let (on_nic, on_port) = self.shares(journal.as_ref(), nic.as_ref(), port, place, port_serves)?;
+        // A switch that does not answer would only keep us waiting.
+        let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_alive.load(Ordering::Relaxed);
+        let flows = answers && self.flows.stand(name, pair.as_ref().and_then(PairView::numbers)).unwrap_or(false);
         let guard = match &nic {
             Some(nic) => self.kernel.is_guarded(nic)?,
             None => false,
@@ -250,8 +252,9 @@ impl Handover {
         };
         // Without the port nothing can be ready, whatever the database says.
         let rows = if rows == Rows::Ready && held != NameHolder::Port { Rows::Broken } else { rows };
+        let links_fit = journal.as_ref().is_none_or(|journal| links_fit(journal, nic.as_ref(), port));
         let observation =
-            Observation { nic: place, holder: held, on_nic, on_port, rows, flows, guard, guard_needed, journal: journal_state };
+            Observation { nic: place, holder: held, on_nic, on_port, rows, links_fit, flows, guard, guard_needed, journal: journal_state };
         Ok(Seen { observation, nic, holder, pair, journal })
     }
 
@@ -266,12 +269,13 @@ impl Handover {
             Ok(view) => view,
             Err(error) => {
                 tracing::debug!(%error, nic = name, "the database cannot be read");
-                return (Rows::Unknown, None);
+                let served = self.switch_alive.load(Ordering::Relaxed) && !holder.is_some_and(is_deaf);
+                return (if served { Rows::Unknown } else { Rows::Dead }, None);
             }
         };
         let Some(pair) = view.pairs.get(name).cloned() else { return (Rows::None, None) };
         let mac = journal.map(|journal| &journal.nic).or(nic).and_then(NicLink::mac);
-        let deaf = holder.is_some_and(|port| port.up && port.flags & IFF_LOWER_UP == 0);
+        let deaf = holder.is_some_and(is_deaf);
         let rows = match (&pair.host, &pair.uplink) {
             (Some(host), Some(_))
                 if pair.numbers().is_some() && host.mac_in_use == mac && !deaf && self.switch_alive.load(Ordering::Relaxed) =>
@@ -291,6 +295,7 @@ impl Handover {
         nic: Option<&NicLink>,
         port: Option<&NicLink>,
         place: NicPlace,
+        port_serves: bool,
     ) -> Result<(Share, Share), HandoverError> {
         let there = nic.map(|nic| self.kernel.read(nic)).transpose()?;
         let there_port = port.map(|port| self.kernel.read(port)).transpose()?;
@@ -301,8 +306,9 @@ impl Handover {
             return Ok((share(plain || given(&there)), share(given(&there_port))));
         };
         let wish = &journal.config;
+        let on_its_way_back = journal.intent == Intent::Detaching;
         let empty = wish.given_addresses().is_empty() && wish.routes.iter().all(crate::model::nic::NicRoute::is_kernel_made);
-        let share = |there: &NicConfig, labels: bool| {
+        let share = |wish: &NicConfig, there: &NicConfig, labels: bool| {
             let found = difference(wish, there, labels);
             match (found.is_whole(), found.has_some) {
                 (true, _) => Share::All,
@@ -312,11 +318,13 @@ impl Handover {
         };
         let on_nic = match &there {
             None => Share::None,
-            // A NIC that had nothing has all of it under its own name, and nothing to be taken from under the other.
-            Some(_) if empty && !plain => Share::None,
-            Some(there) => share(there, plain),
+            // A NIC that had nothing has nothing to be taken from while the port serves; else it has all of it as soon as it is up.
+            Some(_) if empty && !plain && port_serves && !on_its_way_back => Share::None,
+            Some(there) => share(wish, there, plain),
         };
-        let on_port = there_port.map_or(Share::None, |there| share(&there, true));
+        // What came along for a time only may go again, once it is there.
+        let lasting = if journal.intent == Intent::Attached { &wish.lasting() } else { wish };
+        let on_port = there_port.map_or(Share::None, |there| share(lasting, &there, true));
         Ok((on_nic, on_port))
     }
 
@@ -336,12 +344,17 @@ impl Handover {
             Step::Rename => drop(self.kernel.rename(nic()?, &journal()?.uplink, &journal()?.config)?),
             Step::RenameBack => drop(self.kernel.rename(nic()?, name, &journal()?.config)?),
             Step::CreatePorts => self.create_ports(name, seen, &journal()?, purpose)?,
+            Step::MendLinks => self.mend_links(nic()?, port()?, journal()?.config.link.mtu)?,
             Step::InstallFlows => {
                 let ports = seen.pair.as_ref().and_then(PairView::numbers).ok_or_else(|| missing("a port"))?;
                 self.flows.install(name, ports).map_err(|cause| HandoverError::Flows { nic: name.to_owned(), cause })?;
             }
             Step::RemoveFlows => self.flows.remove(name).map_err(|cause| HandoverError::Flows { nic: name.to_owned(), cause })?,
-            Step::CopyToPort => self.kernel.put(&journal()?.config, port()?, true)?,
+            Step::CopyToPort => {
+                let Journal { intent, config, .. } = journal()?;
+                let wish = if intent == Intent::Attached { config.lasting() } else { config };
+                self.kernel.put(&wish, port()?, true)?;
+            }
             Step::CopyToNic => self.kernel.put(&journal()?.config, nic()?, nic()?.name == name)?,
             Step::StripNic => self.kernel.strip(nic()?)?,
             Step::StripPort => {
@@ -444,6 +457,14 @@ impl Handover {
         self.port_is_up_to_date(name, mac)
     }
 
+    fn mend_links(&mut self, nic: &NicLink, port: &NicLink, mtu: u32) -> Result<(), HandoverError> {
+        self.kernel.set_up(nic, true)?;
+        for link in [nic, port].into_iter().filter(|link| link.mtu != mtu) {
+            self.kernel.set_mtu(link, mtu)?;
+        }
+        Ok(())
+    }
+
     /// The database may be ahead of the kernel, or speak of a time before the switch died.
     fn port_is_up_to_date(&mut self, name: &str, mac: MacAddr) -> Result<(), HandoverError> {
         self.switch.wait_followed(PORTS_WITHIN)?;
@@ -482,6 +503,14 @@ impl Handover {
     #[must_use]
     pub fn known_pairs(&self) -> Vec<String> {
         self.switch.read().map(|view| view.pairs.into_keys().collect()).unwrap_or_default()
+    }
+
+    /// The bridge that has a port or an interface of this name which is not ours; none while the database cannot be read.
+    #[must_use]
+    pub fn foreign_bridge(&self, name: &str) -> Option<String> {
+        let view = self.switch.read().ok()?;
+        let ours = view.pairs.values().flat_map(|pair| [&pair.host, &pair.uplink]).flatten().any(|port| port.name == name);
+        view.names.get(name).filter(|_| !ours).cloned()
     }
 
     /// Replaces what is remembered beside a NIC's ports.
@@ -532,27 +561,4 @@ impl Handover {
         }
         Ok((candidates, links))
     }
-}
-
-/// The NIC: by its index in the boot that the journal speaks of, else by its hardware address; without a journal by its own name.
-fn find_nic<'a>(links: &'a [NicLink], name: &str, uplink: &str, journal: Option<&Journal>, boot_id: &str) -> Option<&'a NicLink> {
-    let is_ports = |link: &NicLink| is_internal(link);
-    let Some(journal) = journal else {
-        let by_name = |wanted: &str| links.iter().find(|link| link.name == wanted && !is_ports(link));
-        return by_name(name).or_else(|| by_name(uplink));
-    };
-    if journal.boot_id == boot_id {
-        return links.iter().find(|link| link.ifindex == journal.nic.ifindex && link.kind == journal.nic.kind);
-    }
-    let same = |link: &&NicLink| link.mac == journal.nic.mac && link.kind == journal.nic.kind && !is_ports(link);
-    links.iter().filter(same).find(|link| link.name == name || link.name == uplink).or_else(|| links.iter().find(same))
-}
-
-/// Internal ports of the kernel's datapath have a kind of their own; those of the user-space datapath are TAPs.
-fn is_internal(link: &NicLink) -> bool {
-    ["tun", "openvswitch"].contains(&&*link.kind)
-}
-
-fn is_port(link: &NicLink, has_rows: bool, nic: Option<&NicLink>) -> bool {
-    is_internal(link) && (has_rows || nic.is_some_and(|nic| nic.mac == link.mac))
 }

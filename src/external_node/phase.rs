@@ -46,8 +46,10 @@ pub enum Share {
 /// The two ports in the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rows {
-    /// The database cannot be read.
+    /// The database cannot be read; as far as is known the ports that stand are served.
     Unknown,
+    /// The database cannot be read, and nobody serves the ports.
+    Dead,
     /// None of the two is there.
     None,
     /// One of the two is there.
@@ -84,6 +86,8 @@ pub struct Observation {
     pub on_port: Share,
     /// The ports.
     pub rows: Rows,
+    /// Whether the uplink is up and both links have the MTU that they shall have; only looked at behind the bridge.
+    pub links_fit: bool,
     /// Whether the flows are there.
     pub flows: bool,
     /// Whether the guard is there, which keeps frames of the uplink from the host's own stack.
@@ -107,6 +111,8 @@ pub enum Step {
     Rename,
     /// Make both ports in one transaction, and wait until they are usable.
     CreatePorts,
+    /// Set the uplink up, and both MTUs.
+    MendLinks,
     /// Install the flows.
     InstallFlows,
     /// Put the configuration onto the port, beside what the NIC has of it.
@@ -191,25 +197,34 @@ fn attach(seen: &Observation) -> Next {
         return Next::Do(if port_usable { Step::CopyToPort } else { Step::CopyToNic });
     }
     // A port that is broken, or that is not the bridge's any more, must not be the only one that has it while it is mended.
-    if seen.on_nic != Share::All && !port_usable && seen.rows != Rows::Unknown {
+    let port_is_bad = !port_usable && seen.rows != Rows::Unknown;
+    if seen.on_nic != Share::All && port_is_bad {
         return Next::Do(Step::CopyToNic);
     }
     if seen.guard && seen.on_nic == Share::All && !port_usable {
         return Next::Do(Step::DropGuard);
     }
+    // Nor may it claim the host's routes meanwhile: the kernel would go on sending by it. A datapath that takes the NIC's frames, as the kernel's does,
+    // goes on by itself with the connections that it knows; there the NIC hears nothing, and the port is the better place.
+    if port_is_bad && seen.guard_needed && seen.on_port != Share::None && seen.holder == NameHolder::Port {
+        return Next::Do(Step::StripPort);
+    }
     if seen.nic != NicPlace::UplinkName {
-        return Next::Do(Step::Rename);
+        return touch(seen, Step::Rename);
     }
     match seen.holder {
         NameHolder::Foreign => return Next::Wait(Wait::NameTaken),
         NameHolder::Port if seen.rows == Rows::None => return Next::Do(Step::RemoveLeftover),
         NameHolder::Port | NameHolder::NobodyElse => {}
     }
-    if seen.rows == Rows::Unknown {
+    if is_unreadable(seen.rows) {
         return Next::Wait(Wait::Database);
     }
     if !port_usable {
         return Next::Do(Step::CreatePorts);
+    }
+    if !seen.links_fit {
+        return Next::Do(Step::MendLinks);
     }
     if !seen.flows {
         return Next::Do(Step::InstallFlows);
@@ -229,10 +244,16 @@ fn attach(seen: &Observation) -> Next {
     Next::Done
 }
 
+/// A NIC that nobody has touched yet is not touched as long as nobody could take it over.
+fn touch(seen: &Observation, step: Step) -> Next {
+    let for_nothing = seen.nic == NicPlace::OwnName && is_unreadable(seen.rows);
+    if for_nothing { Next::Wait(Wait::Database) } else { Next::Do(step) }
+}
+
 /// Without a journal nothing is touched; it is written from where the configuration is whole.
 fn begin(seen: &Observation) -> Next {
     match seen.nic {
-        NicPlace::OwnName => Next::Do(Step::WriteJournal),
+        NicPlace::OwnName => touch(seen, Step::WriteJournal),
         _ if seen.on_nic == Share::All || seen.on_port == Share::All => Next::Do(Step::WriteJournal),
         _ => Next::Wait(Wait::NothingKnown),
     }
@@ -255,7 +276,7 @@ fn undo(seen: &Observation) -> Next {
     if seen.guard {
         return Next::Do(Step::DropGuard);
     }
-    if seen.rows == Rows::Unknown {
+    if is_unreadable(seen.rows) {
         // The bridge cannot be asked to let go. The host is reachable through the NIC, as soon as the port does not claim its routes.
         let claimed = seen.on_port != Share::None && seen.holder == NameHolder::Port;
         return if claimed { Next::Do(Step::StripPort) } else { Next::Wait(Wait::Database) };
@@ -273,12 +294,16 @@ fn undo(seen: &Observation) -> Next {
     tidy(seen)
 }
 
+fn is_unreadable(rows: Rows) -> bool {
+    matches!(rows, Rows::Unknown | Rows::Dead)
+}
+
 /// What is left when the NIC is plain, or gone.
 fn tidy(seen: &Observation) -> Next {
     match seen.rows {
-        Rows::Unknown if seen.journal != JournalState::None => return Next::Wait(Wait::Database),
+        Rows::Unknown | Rows::Dead if seen.journal != JournalState::None => return Next::Wait(Wait::Database),
         // Nothing of ours is known to be left.
-        Rows::Unknown | Rows::None => {}
+        Rows::Unknown | Rows::Dead | Rows::None => {}
         Rows::One | Rows::Broken | Rows::Ready => return Next::Do(Step::DeletePorts),
     }
     if seen.guard {
@@ -308,7 +333,7 @@ pub fn phase(seen: &Observation) -> Phase {
         Phase::PortsCreated
     } else if seen.on_port != Share::All || seen.on_nic != Share::None {
         Phase::FlowsInstalled
-    } else if seen.journal == JournalState::Attached && seen.guard == seen.guard_needed {
+    } else if seen.journal == JournalState::Attached && seen.guard == seen.guard_needed && seen.links_fit {
         Phase::Attached
     } else {
         Phase::Moved
@@ -323,6 +348,7 @@ pub fn lacks(seen: &Observation) -> Vec<&'static str> {
         (seen.holder == NameHolder::Foreign, "another link has its name"),
         (seen.holder == NameHolder::NobodyElse, "its port is not there"),
         (seen.rows != Rows::Ready, "its ports in the database are missing or cannot be used"),
+        (!seen.links_fit, "its uplink is down, or a link has another MTU"),
         (!seen.flows, "its flows are not there"),
         (seen.on_port != Share::All, "settings, addresses or routes are missing on its port"),
         (seen.on_nic != Share::None, "addresses or routes are on the uplink"),
@@ -340,6 +366,7 @@ pub fn after(seen: &Observation, step: Step) -> Observation {
         Step::MarkDetaching => then.journal = JournalState::Detaching,
         Step::Rename => then.nic = NicPlace::UplinkName,
         Step::CreatePorts => (then.rows, then.holder) = (Rows::Ready, NameHolder::Port),
+        Step::MendLinks => then.links_fit = true,
         Step::InstallFlows => then.flows = true,
         Step::CopyToPort => then.on_port = Share::All,
         Step::StripNic => then.on_nic = Share::None,

@@ -87,6 +87,7 @@ pub fn words(step: Step, names: &Names) -> String {
         Step::MarkDetaching => format!("write the present configuration of {host} into the journal, with the way leading back"),
         Step::Rename => format!("rename {host} to {uplink} and free the name {host}"),
         Step::CreatePorts => format!("make the ports {uplink} and {host} (internal) on bridge {bridge} and wait until both can be used"),
+        Step::MendLinks => format!("set {uplink} up, and {uplink} and {host} to the MTU in the journal"),
         Step::InstallFlows => format!("install the flows between {uplink} and {host}"),
         Step::CopyToPort => format!("bring the port {host} up and give it the settings, addresses and routes"),
         Step::StripNic => format!("remove the addresses and routes from {uplink}"),
@@ -115,6 +116,7 @@ pub fn interruption(step: Step) -> Interruption {
         | Step::MarkAttaching
         | Step::MarkDetaching
         | Step::CreatePorts
+        | Step::MendLinks
         | Step::InstallFlows
         | Step::Confirm
         | Step::RemoveLeftover
@@ -147,6 +149,7 @@ mod tests {
             on_nic: Share::All,
             on_port: Share::None,
             rows: Rows::None,
+            links_fit: true,
             flows: false,
             guard: false,
             guard_needed: false,
@@ -172,6 +175,6 @@ mod tests {
         assert_eq!(plan(&plain, Goal::Plain, &names), Plan { steps: Vec::new(), waits_for: None });
         let blind = Observation { rows: Rows::Unknown, ..plain };
         let blocked = plan(&blind, Goal::Attached, &names);
-        assert_eq!((blocked.steps.len(), blocked.waits_for), (2, Some(Wait::Database)));
+        assert_eq!((blocked.steps.len(), blocked.waits_for), (0, Some(Wait::Database)));
     }
 }

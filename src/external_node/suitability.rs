@@ -50,6 +50,8 @@ pub struct Examined<'a> {
     pub nic: &'a Candidate,
     /// All links of the host.
     pub links: &'a [NicLink],
+    /// Bridges of Open vSwitch that have a port of its name or of the uplink's which is not ours: that name, and the bridge.
+    pub bridges: Vec<(String, String)>,
     /// Who looks after it.
     pub managers: &'a [Manager],
     /// Whether it may be taken from who looks after it.
@@ -63,6 +65,13 @@ pub enum Unsuitable {
     Kind(String),
     /// It is a port of another link.
     PortOf(String),
+    /// Open vSwitch has a port of its name, or of the uplink's, that is not ours.
+    PortTaken {
+        /// The name.
+        port: String,
+        /// The bridge.
+        bridge: String,
+    },
     /// Other links stand on it.
     Under(Vec<String>),
     /// It is down.
@@ -87,6 +96,7 @@ impl fmt::Display for Unsuitable {
         match self {
             Self::Kind(kind) => write!(f, "a link of the kind {kind} cannot be put behind a bridge"),
             Self::PortOf(master) => write!(f, "it is a port of {master}; take it out there first"),
+            Self::PortTaken { port, bridge } => write!(f, "the bridge {bridge} of Open vSwitch has a port {port}; remove it there first"),
             Self::Under(links) => write!(f, "other links stand on it ({}), which would lose their way to the network", links.join(", ")),
             Self::Down => f.write_str("it is down; set it up first"),
             Self::NoMac => f.write_str("it has no hardware address of six bytes"),
@@ -125,6 +135,7 @@ pub fn examine(examined: &Examined<'_>) -> Result<String, Vec<Unsuitable>> {
     let mut reasons = Vec::new();
     reasons.extend(kind(link));
     reasons.extend(role(link, examined.links));
+    reasons.extend(examined.bridges.iter().map(|(port, bridge)| Unsuitable::PortTaken { port: port.clone(), bridge: bridge.clone() }));
     if !link.up {
         reasons.push(Unsuitable::Down);
     }
@@ -204,7 +215,7 @@ mod tests {
     fn examined(nic: NicLink, others: Vec<NicLink>, managers: &[Manager], allow_managed: bool) -> Result<String, Vec<Unsuitable>> {
         let candidate = Candidate { link: nic.clone(), addresses: Vec::new() };
         let links: Vec<NicLink> = std::iter::once(nic).chain(others).collect();
-        examine(&Examined { nic: &candidate, links: &links, managers, allow_managed })
+        examine(&Examined { nic: &candidate, links: &links, bridges: Vec::new(), managers, allow_managed })
     }
 
     #[test]
@@ -243,6 +254,14 @@ mod tests {
         let holder = NicLink { altnames: vec!["eth0~".into()], ..link(3, "eth1") };
         let taken = Unsuitable::UplinkNameTaken { uplink: "eth0~".into(), by: "eth1".into() };
         assert_eq!(refused(link(2, "eth0"), vec![holder]), [taken]);
+    }
+
+    #[test]
+    fn a_port_of_another_bridge_is_left_there() {
+        let nic = Candidate { link: link(2, "eth0"), addresses: Vec::new() };
+        let bridges = vec![("eth0".to_owned(), "br-ex".to_owned())];
+        let refused = examine(&Examined { nic: &nic, links: &[], bridges, managers: &[], allow_managed: true }).unwrap_err();
+        assert_eq!(refused, [Unsuitable::PortTaken { port: "eth0".into(), bridge: "br-ex".into() }]);
     }
 
     #[test]

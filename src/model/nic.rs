@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use address::NicAddress;
 pub use difference::{Difference, difference};
 pub use message::{Attribute, Message};
-pub use route::{NicNexthop, NicRoute};
+pub use route::{NicNexthop, NicRoute, RouteSlot};
 
 use crate::model::{IfIndex, InterfaceAddress, MacAddr};
 
@@ -113,5 +113,15 @@ impl NicConfig {
     #[must_use]
     pub fn given_addresses(&self) -> Vec<InterfaceAddress> {
         self.addresses.iter().filter(|a| !a.is_kernel_link_local()).filter_map(NicAddress::address).collect()
+    }
+
+    /// Without addresses and routes that are there for a time only. Those come along on a move; afterwards they are renewed, or let go, by whoever
+    /// gave them.
+    #[must_use]
+    pub fn lasting(&self) -> Self {
+        let mut lasting = self.clone();
+        lasting.addresses.retain(|address| !address.is_passing());
+        lasting.routes.retain(|route| !route.is_passing());
+        lasting
     }
 }

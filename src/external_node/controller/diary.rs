@@ -100,6 +100,7 @@ mod tests {
         on_nic: Share::None,
         on_port: Share::All,
         rows: Rows::Ready,
+        links_fit: true,
         flows: true,
         guard: false,
         guard_needed: false,

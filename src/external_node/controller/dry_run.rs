@@ -44,7 +44,7 @@ fn observe(parts: &mut NodeParts, name: &str) -> Result<Seen, HandoverError> {
     let end = Instant::now() + ANSWERS_WITHIN;
     loop {
         let seen = parts.handover.observe(name)?;
-        if seen.observation.rows != Rows::Unknown || Instant::now() > end {
+        if !matches!(seen.observation.rows, Rows::Unknown | Rows::Dead) || Instant::now() > end {
             return Ok(seen);
         }
         std::thread::sleep(LOOK_EVERY);

@@ -26,7 +26,7 @@ use crate::external_node::attachment::{is_overdue, resumed};
 use crate::external_node::handover::{Handover, HandoverError, Outcome, Purpose, Seen};
 use crate::external_node::journal::Journal;
 use crate::external_node::phase::{Goal, JournalState, Step};
-use crate::linux::nic::NicKernel;
+use crate::linux::nic::{NicKernel, RouteWatch};
 use crate::model::{InterfaceName, Timestamp};
 use diary::{Diary, Way};
 use inbox::{Batch, NodeInbox};
@@ -69,6 +69,8 @@ pub struct NodeParts {
     pub guardian: Box<dyn Guardian>,
     /// The store.
     pub store: Box<dyn StoreState>,
+    /// Tells the inbox when routes of NICs that are attached are gone.
+    pub routes: RouteWatch,
     /// The public face.
     pub published: Arc<PublishedNodes>,
     /// Remembers what was done.
@@ -285,8 +287,11 @@ impl NodeController {
             }
             goes_on
         });
-        let was_attached = was_attached || way.is_repair();
+        let (was_attached, repaired) = (was_attached || way.is_repair(), way.is_repair());
         self.record(name, way, outcome.as_ref().err());
+        if repaired && matches!(outcome, Ok(Some(Outcome::Done(_)))) {
+            tracing::warn!(nic = name, "what others had changed is repaired");
+        }
         match (outcome, stopped) {
             (_, Some(Stopped::Unguarded(why))) => {
                 self.failed(name, crate::model::Reason::Timeout, format!("nobody can stand by for {name}: {why}"));
@@ -334,6 +339,7 @@ impl NodeController {
 
     fn done(&mut self, name: &str, goal: Goal, seen: Seen, purpose: &Purpose) {
         if goal == Goal::Plain {
+            self.watch_routes(name, None);
             let nic = self.nics.get_mut(name);
             if let Some(nic) = nic.filter(|nic| nic.chosen.is_some()) {
                 (nic.attempt, nic.trouble, nic.attached_at) = (0, None, None);
@@ -349,6 +355,7 @@ impl NodeController {
         {
             tracing::warn!(nic = name, %error, "what is remembered beside the ports could not be written");
         }
+        self.watch_routes(name, Some(&seen));
         let confirmed = seen.journal.as_ref().is_some_and(|journal| journal.confirmed);
         let Some(nic) = self.nics.get_mut(name) else { return };
         (nic.attempt, nic.trouble) = (0, None);
@@ -367,6 +374,14 @@ impl NodeController {
                 tracing::warn!(nic = name, %why, "nobody can stand by");
             }
             self.await_confirmation(name);
+        }
+    }
+
+    /// Until it is watched again, what nobody tells of is found by the regular look.
+    fn watch_routes(&mut self, name: &str, attached: Option<&Seen>) {
+        let routes = attached.and_then(|seen| seen.journal.as_ref()).into_iter().flat_map(|journal| &journal.config.routes);
+        if let Err(error) = self.parts.routes.watch(name, routes) {
+            tracing::warn!(nic = name, %error, "routes are not watched");
         }
     }
 

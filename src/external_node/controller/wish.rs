@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use crate::external_node::handover::{Handover, HandoverError, Purpose};
 use crate::external_node::selection::{Candidate, SelectionError, select};
 use crate::external_node::stand_by::run_dir;
-use crate::external_node::suitability::{Examined, Manager, examine, leases};
+use crate::external_node::suitability::{Examined, Manager, examine, leases, uplink_name};
 use crate::model::key::NODE_CONFIG_PREFIX;
 use crate::model::nic::NicLink;
 use crate::model::{DecodedNode, EntityName, InterfaceName, NicSelector, NodeSpec, Reason, State, decode_node};
@@ -212,7 +212,9 @@ pub(super) fn one(
     }
     let refused = |message: String| Unclear { state: State::Failed, reason: Reason::NicUnsuitable, message };
     let managers = managers(nic, handover, run_dir()).map_err(|error| refused(format!("{name}: {error}")))?;
-    match examine(&Examined { nic, links, managers: &managers, allow_managed }) {
+    let bridges =
+        [name.clone(), uplink_name(&name)].iter().filter_map(|port| Some((port.clone(), handover.foreign_bridge(port)?))).collect();
+    match examine(&Examined { nic, links, bridges, managers: &managers, allow_managed }) {
         Ok(_uplink) => Ok(name),
         Err(reasons) => {
             let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();

@@ -8,7 +8,7 @@ const LONGEST_WAY: usize = 40;
 const PLACES: [NicPlace; 4] = [NicPlace::OwnName, NicPlace::UplinkName, NicPlace::OtherName, NicPlace::Gone];
 const HOLDERS: [NameHolder; 3] = [NameHolder::NobodyElse, NameHolder::Port, NameHolder::Foreign];
 const SHARES: [Share; 3] = [Share::None, Share::Part, Share::All];
-const ROWS: [Rows; 5] = [Rows::Unknown, Rows::None, Rows::One, Rows::Broken, Rows::Ready];
+const ROWS: [Rows; 6] = [Rows::Unknown, Rows::Dead, Rows::None, Rows::One, Rows::Broken, Rows::Ready];
 const JOURNALS: [JournalState; 4] = [JournalState::None, JournalState::Attaching, JournalState::Attached, JournalState::Detaching];
 
 /// Everything that can be seen. What contradicts itself is left out: a NIC under its own name leaves it to nobody else, what is gone has nothing, and a
@@ -20,9 +20,9 @@ fn everything() -> Vec<Observation> {
             for (on_nic, on_port) in SHARES.into_iter().flat_map(|a| SHARES.map(|b| (a, b))) {
                 for rows in ROWS {
                     for journal in JOURNALS {
-                        for bits in 0..8u8 {
-                            let (flows, guard, guard_needed) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
-                            all.push(Observation { nic, holder, on_nic, on_port, rows, flows, guard, guard_needed, journal });
+                        for bits in 0..16u8 {
+                            let (flows, guard, guard_needed, links_fit) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0, bits & 8 != 0);
+                            all.push(Observation { nic, holder, on_nic, on_port, rows, links_fit, flows, guard, guard_needed, journal });
                         }
                     }
                 }
@@ -70,19 +70,23 @@ fn from_everything_there_is_a_way_to_both_ends() {
                 Next::Done if goal == Goal::Attached => {
                     assert_eq!(phase(&last), Phase::Attached, "{start:#?}");
                     assert!(
-                        last.on_port == Share::All && last.on_nic == Share::None && last.flows && last.rows == Rows::Ready,
+                        last.on_port == Share::All
+                            && last.on_nic == Share::None
+                            && last.flows
+                            && last.links_fit
+                            && last.rows == Rows::Ready,
                         "{start:#?}"
                     );
                 }
                 Next::Done => {
                     assert_eq!(phase(&last), Phase::Plain, "{start:#?}");
                     assert!(matches!(last.nic, NicPlace::OwnName | NicPlace::Gone) && !last.flows && !last.guard, "{start:#?}");
-                    assert!(matches!(last.rows, Rows::None | Rows::Unknown), "{start:#?}");
+                    assert!(matches!(last.rows, Rows::None | Rows::Unknown | Rows::Dead), "{start:#?}");
                 }
                 // Only what nobody here can change may end a way before its goal.
                 Next::Wait(Wait::NicGone) => assert_eq!(start.nic, NicPlace::Gone),
                 Next::Wait(Wait::NameTaken) => assert_eq!(start.holder, NameHolder::Foreign),
-                Next::Wait(Wait::Database) => assert_eq!(start.rows, Rows::Unknown),
+                Next::Wait(Wait::Database) => assert!(matches!(start.rows, Rows::Unknown | Rows::Dead), "{start:#?}"),
                 Next::Wait(Wait::NothingKnown) => assert!(start.journal == JournalState::None && !whole(&start), "{start:#?}"),
                 Next::Do(_) => unreachable!("a way ends with an end"),
             }
@@ -129,6 +133,26 @@ fn nothing_is_taken_from_the_only_place() {
     }
 }
 
+/// While nobody serves the port, the host ends up on the NIC, with nothing that leads its packets to the port: whatever is waited for then.
+#[test]
+fn a_port_that_nobody_serves_claims_nothing() {
+    for start in everything().into_iter().filter(|start| matches!(start.rows, Rows::Dead | Rows::Broken | Rows::One)) {
+        let known = start.journal != JournalState::None && start.nic != NicPlace::Gone;
+        for goal in [Goal::Attached, Goal::Plain] {
+            let (seen, end) = way(start, goal);
+            let before_mending = seen.iter().find(|seen| {
+                let now = next(seen, goal);
+                matches!(now, Next::Do(Step::CreatePorts | Step::Rename | Step::DeletePorts) | Next::Wait(_))
+            });
+            if let Some(then) = before_mending.filter(|then| known && then.guard_needed) {
+                let claims = then.on_port != Share::None && then.holder == NameHolder::Port;
+                assert!(then.on_nic == Share::All && !then.guard, "{end:?}: {then:#?}");
+                assert!(!claims || goal == Goal::Plain && then.rows != Rows::Dead, "{then:#?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn nothing_is_touched_before_the_journal_stands() {
     for seen in everything().into_iter().filter(|seen| seen.journal == JournalState::None) {
@@ -159,6 +183,7 @@ fn plain() -> Observation {
         on_nic: Share::All,
         on_port: Share::None,
         rows: Rows::None,
+        links_fit: true,
         flows: false,
         guard: false,
         guard_needed: true,
@@ -208,9 +233,15 @@ fn known_accidents() {
     assert_eq!(steps(bare, Goal::Attached), [CopyToPort, InstallFlows]);
     // The switch is dead: the NIC serves the host until it is back.
     let dead = Observation { rows: Rows::Broken, flows: false, ..attached };
-    assert_eq!(steps(dead, Goal::Attached), [CopyToNic, DropGuard, CreatePorts, InstallFlows, StripNic, Guard]);
+    assert_eq!(steps(dead, Goal::Attached), [CopyToNic, DropGuard, StripPort, CreatePorts, InstallFlows, CopyToPort, StripNic, Guard]);
     // Even the database is dead: the way back goes as far as it can.
     let blind = Observation { rows: Rows::Unknown, flows: false, ..attached };
     assert_eq!(steps(blind, Goal::Plain), [MarkDetaching, CopyToNic, DropGuard, StripPort]);
+    // As long as the switch works, nothing needs the database.
     assert_eq!(next(&blind, Goal::Attached), Next::Wait(Wait::Database));
+    // Switch and database are dead: the NIC serves the host, though its wish is another.
+    let dead = Observation { rows: Rows::Dead, ..blind };
+    assert_eq!(steps(dead, Goal::Attached), [CopyToNic, DropGuard, StripPort]);
+    // Somebody has set the uplink down.
+    assert_eq!(steps(Observation { links_fit: false, ..attached }, Goal::Attached), [MendLinks]);
 }

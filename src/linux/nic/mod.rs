@@ -9,6 +9,7 @@ mod managers;
 mod read;
 mod rename;
 mod sysctl;
+mod watch;
 mod write;
 
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ use nix::errno::Errno;
 
 pub use managers::Caretakers;
 pub use rename::Renaming;
+pub use watch::RouteWatch;
 
 use crate::linux::KernelError;
 use crate::linux::counters::Counters;
@@ -125,6 +127,14 @@ impl NicKernel {
     /// What the kernel says.
     pub fn set_up(&mut self, link: &NicLink, up: bool) -> Result<(), KernelError> {
         write::set_link(self, link, None, Some(up)).map_err(|failure| failure.attempting(format!("set {} up or down", link.name)))
+    }
+
+    /// Sets a link's MTU (bytes).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_mtu(&mut self, link: &NicLink, mtu: u32) -> Result<(), KernelError> {
+        write::set_link(self, link, Some(mtu), None).map_err(|failure| failure.attempting(format!("set the MTU of {} to {mtu}", link.name)))
     }
 
     /// Removes a link, for good.

@@ -12,7 +12,7 @@ use crate::linux::nic::{NicKernel, sysctl};
 use crate::linux::socket::{Failure, RouteSocket};
 use crate::model::nic::{Attribute, Message, NicAddress, NicConfig, NicLink, NicNexthop, NicRoute};
 
-const RTM_NEWROUTE: u16 = 24;
+pub(super) const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
@@ -22,7 +22,7 @@ const RTM_NEWNEXTHOP: u16 = 104;
 const RTM_GETNEXTHOP: u16 = 106;
 
 const ADDRESS_HEADER: usize = 8;
-const ROUTE_HEADER: usize = 12;
+pub(super) const ROUTE_HEADER: usize = 12;
 const NEIGHBOUR_HEADER: usize = 12;
 const RULE_HEADER: usize = 12;
 const NEXTHOP_HEADER: usize = 8;
@@ -94,7 +94,8 @@ fn listing(socket: &mut RouteSocket, request: &Request, wanted: u16, header: usi
     Err(Failure::new(Errno::EAGAIN, "the listing was interrupted by changes, again and again"))
 }
 
-fn message(payload: &[u8], header: usize) -> Option<Message> {
+/// A message as header and attributes.
+pub(super) fn message(payload: &[u8], header: usize) -> Option<Message> {
     let (header, attributes) = payload.split_at_checked(header)?;
     let attributes = attributes_of(attributes).map(|(kind, value)| Attribute(kind, value.to_vec())).collect();
     Some(Message { header: header.to_vec(), attributes })

@@ -98,6 +98,12 @@ impl NicAddress {
         link_local && self.proto().is_none_or(|proto| proto == PROTO_LL)
     }
 
+    /// Whether it is there for a time only: learned from a router, or leased. Whoever gave it renews it, or lets it go.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.lifetimes().1.is_some() || self.proto() == Some(PROTO_RA)
+    }
+
     fn proto(&self) -> Option<u8> {
         self.0.attribute(IFA_PROTO).and_then(|value| value.first()).copied()
     }

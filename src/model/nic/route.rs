@@ -21,6 +21,7 @@ const RTA_NH_ID: u16 = 30;
 
 /// Places in `struct rtmsg`.
 const DST_LENGTH: usize = 1;
+const TOS: usize = 3;
 const TABLE: usize = 4;
 const PROTOCOL: usize = 5;
 const KIND: usize = 7;
@@ -29,6 +30,7 @@ const HEADER: usize = 12;
 
 const AF_INET6: u8 = 10;
 const RTPROT_KERNEL: u8 = 2;
+const RTPROT_RA: u8 = 9;
 const RTPROT_DHCP: u8 = 16;
 const RTN_UNICAST: u8 = 1;
 const RTM_F_CLONED: u32 = 0x200;
@@ -46,6 +48,15 @@ pub struct NicRoute(Message);
 /// A route without what changes by itself and without the NIC's index.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RouteKey(Vec<u8>, Vec<(u16, Vec<u8>)>);
+
+/// The place of a route among all of its host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RouteSlot {
+    header: [u8; 3],
+    table: u32,
+    metric: Option<u32>,
+    destination: Vec<u8>,
+}
 
 /// One hop of a route with several.
 struct Hop {
@@ -99,6 +110,20 @@ impl NicRoute {
         self.0.byte(PROTOCOL) == RTPROT_DHCP
     }
 
+    /// Whether it is there for a time only: learned from a router, or leased. Whoever gave it renews it, or lets it go.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.is_dhcp() || self.0.byte(PROTOCOL) == RTPROT_RA || self.expires().is_some()
+    }
+
+    /// What no two routes of a family have in common: who takes this place takes the route's.
+    #[must_use]
+    pub fn slot(&self) -> RouteSlot {
+        let destination = self.0.attribute(RTA_DST).unwrap_or_default().to_vec();
+        let header = [self.0.byte(0), self.0.byte(DST_LENGTH), self.0.byte(TOS)];
+        RouteSlot { header, table: self.table(), metric: self.0.number(RTA_PRIORITY), destination }
+    }
+
     /// The number of its table.
     #[must_use]
     pub fn table(&self) -> u32 {
@@ -114,7 +139,9 @@ impl NicRoute {
 
     fn expires(&self) -> Option<u32> {
         let ticks = number_at(self.0.attribute(RTA_CACHEINFO)?, 8)?;
-        (self.is_ipv6() && ticks != 0).then_some(ticks / TICKS)
+        // One that has ended and has not been cleared away yet has less than nothing left.
+        let left = u32::try_from(ticks.cast_signed()).unwrap_or_default() / TICKS;
+        (self.is_ipv6() && ticks != 0).then_some(left)
     }
 
     fn hops(&self) -> Vec<Hop> {
