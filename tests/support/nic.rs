@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::libc;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn6};
 
 use super::Host;
 
@@ -71,7 +72,20 @@ impl Host {
 
 impl Nic<'_> {
     fn far_end(&self) -> String {
-        format!("p-{}", self.name)
+        format!("p-{}", &self.name[..self.name.len().min(13)])
+    }
+
+    /// Lets a router on its network advertise itself and the network of this address, for so many seconds; 0 takes that back.
+    pub fn advertise(&self, prefix: Ipv6Addr, seconds: u16) {
+        let mut packet = vec![134, 0, 0, 0, 64, 0];
+        packet.extend(seconds.to_be_bytes());
+        packet.extend([0; 8]);
+        // The prefix is on the link, and hosts may make addresses of it.
+        packet.extend([3, 4, 64, 0xc0]);
+        packet.extend([seconds, seconds].iter().flat_map(|seconds| u32::from(*seconds).to_be_bytes()));
+        packet.extend([0; 4]);
+        packet.extend(prefix.octets());
+        self.host.inside(NETWORK, || send_advertisement(&self.far_end(), &packet));
     }
 
     /// Its addresses, IPv4 first.
@@ -166,6 +180,21 @@ fn switch_off_checksum_offload(device: &str) {
     // SAFETY: the descriptor is open; the request and the two words that it points to live beyond the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
     assert_eq!(result, 0, "switch off the checksums of {device}: {}", std::io::Error::last_os_error());
+}
+
+/// To all hosts on a device's network; hosts believe only what no router has forwarded.
+#[allow(unsafe_code, reason = "no crate of ours sets this option")]
+fn send_advertisement(device: &str, packet: &[u8]) {
+    let socket = nix::sys::socket::socket(AddressFamily::Inet6, SockType::Raw, SockFlag::empty(), SockProtocol::IcmpV6).expect("a socket");
+    let hops: libc::c_int = 255;
+    let size = libc::socklen_t::try_from(size_of_val(&hops)).expect("it is small");
+    // SAFETY: the descriptor is open, and the option is an integer of this size that lives beyond the call.
+    let set =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, (&raw const hops).cast(), size) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    let index = nix::net::if_::if_nametoindex(device).expect("the device");
+    let all = SocketAddrV6::new(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1), 0, 0, index);
+    nix::sys::socket::sendto(socket.as_raw_fd(), packet, &SockaddrIn6::from(all), MsgFlags::empty()).expect("it is sent");
 }
 
 impl Host {

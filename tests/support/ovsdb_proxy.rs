@@ -45,6 +45,12 @@ impl Faults {
         }
     }
 
+    /// Holds the next request that contains this text back, until [`Faults::release`].
+    pub fn hold(&self, text: &str) {
+        self.released.store(false, Ordering::SeqCst);
+        *self.hold_request.lock().expect("no panic in the proxy") = Some(text.to_owned());
+    }
+
     /// Lets what was held back go on.
     pub fn release(&self) {
         self.released.store(true, Ordering::SeqCst);

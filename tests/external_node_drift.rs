@@ -1,0 +1,171 @@
+//! What others change of a NIC behind the bridge is put right and counted; what is not ours is left alone.
+
+mod node_support;
+mod support;
+
+use node_support::*;
+use serde_json::{Value, json};
+use support::{Agent, Etcd, Host, Nic, Ovs, eventually, eventually_eq};
+
+/// A NIC with routes, attached; everything in its place.
+struct Bed<'h> {
+    host: &'h Host,
+    nic: Nic<'h>,
+    ovs: Ovs<'h>,
+    etcd: Etcd<'h>,
+    agent: Agent<'h>,
+    before: Vec<String>,
+    port: u16,
+}
+
+impl<'h> Bed<'h> {
+    fn new(host: &'h Host) -> Self {
+        let nic = host.add_nic("nic0", 0);
+        for route in ["default via 10.199.0.1 metric 50", "10.50.0.0/16 via 10.199.0.1 table 100", "10.51.0.1 scope link"] {
+            host.run(&format!("ip route add {route} dev nic0"));
+        }
+        host.run("ip -6 route add default via fd99:199::1 dev nic0 metric 77");
+        let before = settled_shape(host, "nic0");
+        let (ovs, etcd) = (host.start_ovs(), host.start_etcd());
+        let agent = agent(host).started();
+        wish(&etcd, &json!([{"name": "nic0", "ips": ["10.199.0.2"]}]));
+        wait_attached(&etcd, &["nic0"]);
+        eventually_long("it is confirmed", || if agent.log().contains("confirmed: the host") { Ok(()) } else { Err(()) });
+        Self { host, nic, ovs, etcd, agent, before, port: 5000 }
+    }
+
+    /// Waits until one more repair was counted, everything is as it was, and traffic passes.
+    fn is_repaired(&mut self, repairs_before: usize, what: &str) {
+        eventually_long(&format!("{what} is repaired"), || {
+            let now = repairs(&self.agent);
+            if now > repairs_before { Ok(()) } else { Err((now, status(&self.etcd))) }
+        });
+        wait_attached(&self.etcd, &["nic0"]);
+        eventually_eq(&format!("all is as before after {what}"), &self.before, || shape(self.host, "nic0"));
+        self.port += 1;
+        self.nic.passes_all_but(self.port, &[]);
+        assert!(!self.host.run("ip address show dev nic0~").contains("inet"), "{what}");
+        assert_eq!(self.mtus(), [json!(1400), json!(1400)], "{what}");
+    }
+
+    fn mtus(&self) -> [Value; 2] {
+        ["nic0", "nic0~"].map(|name| link(self.host, name)["mtu"].clone())
+    }
+
+    fn given_back(self) {
+        unwish(&self.etcd);
+        wait_plain(self.host, "nic0", &self.before);
+        self.nic.passes_all_but(5999, &[]);
+        assert_eq!(link(self.host, "nic0")["mtu"], 1400);
+    }
+}
+
+#[test]
+fn links_addresses_and_routes() {
+    let host = Host::new();
+    let mut bed = Bed::new(&host);
+    for change in [
+        "ip address del 10.199.0.2/24 dev nic0",
+        "ip address del fd99:199::2/64 dev nic0",
+        "ip address flush dev nic0",
+        "ip route del default via 10.199.0.1 dev nic0 metric 50",
+        "ip route del 10.50.0.0/16 via 10.199.0.1 dev nic0 table 100",
+        "ip -6 route del default via fd99:199::1 dev nic0 metric 77",
+        "ip route flush dev nic0",
+        "ip link set nic0 down",
+        "ip link set nic0~ down",
+        "ip link set nic0~ mtu 1300",
+        "ip link set nic0 address 02:00:00:00:00:99",
+        "ip link set nic0~ name other0",
+        "ip address add 10.199.0.2/24 dev nic0~",
+        "nft flush ruleset",
+    ] {
+        let before = repairs(&bed.agent);
+        host.run(change);
+        bed.is_repaired(before, change);
+    }
+    // Of its own ports Open vSwitch looks after the MTU itself; whoever is first.
+    host.run("ip link set nic0 mtu 1300");
+    eventually_long("the MTU is as it was", || if bed.mtus() == [json!(1400), json!(1400)] { Ok(()) } else { Err(bed.mtus()) });
+    bed.given_back();
+}
+
+#[test]
+fn ports_bridge_and_flows() {
+    let host = Host::new();
+    let mut bed = Bed::new(&host);
+    let number = |bed: &Bed<'_>| bed.ovs.column("interface", "nic0~", "ofport");
+    for change in ["del-port br-int nic0", "del-port br-int nic0~", "del-br br-int"] {
+        let before = repairs(&bed.agent);
+        bed.ovs.vsctl(change);
+        bed.is_repaired(before, change);
+    }
+    for change in [
+        "del-flows br-int".to_owned(),
+        "--strict del-flows br-int table=205,priority=200,in_port=UPLINK".to_owned(),
+        // Under the same cookie.
+        "mod-flows br-int table=205,in_port=UPLINK,actions=drop".to_owned(),
+        // A stranger that bears our mark.
+        format!("add-flow br-int cookie={},table=203,priority=7,actions=drop", cookie(&bed.ovs)),
+    ] {
+        let before = repairs(&bed.agent);
+        bed.ovs.ofctl(&change.replace("UPLINK", &number(&bed)));
+        bed.is_repaired(before, &change);
+        let flows = bed.ovs.ofctl("dump-flows br-int");
+        assert!(!flows.contains(&format!("in_port={} actions=drop", number(&bed))) && !flows.contains("priority=7 "), "{change}: {flows}");
+    }
+    bed.given_back();
+}
+
+/// A cookie of the agent's.
+fn cookie(ovs: &Ovs<'_>) -> String {
+    let flows = ovs.ofctl("--no-stats dump-flows br-int table=203");
+    let flow = flows.lines().find(|line| line.contains("priority=0")).unwrap_or_else(|| panic!("no flow of ours: {flows}"));
+    let own = flow.split(['=', ',']).nth(1).expect("a cookie").to_owned();
+    format!("{}1", &own[..own.len() - 1])
+}
+
+#[test]
+fn what_is_not_ours_stays() {
+    let host = Host::new();
+    let bed = Bed::new(&host);
+    host.run("ip link add foreign0 type veth peer name foreign1");
+    for line in [
+        "set port nic0 external_ids:somebody=else",
+        "add-port br-int foreign0",
+        "add-br br-other -- set bridge br-other datapath_type=netdev",
+    ] {
+        bed.ovs.vsctl(line);
+    }
+    bed.ovs.ofctl("add-flow br-int cookie=0x7,table=203,priority=9,ip,in_port=99,actions=drop");
+    bed.ovs.ofctl("add-flow br-int cookie=0x7,table=7,actions=drop");
+    host.run("ip address add 10.199.0.77/24 dev nic0");
+    host.run("ip route add 10.77.0.0/16 via 10.199.0.1 dev nic0");
+    let before = repairs(&bed.agent);
+    // Everything of ours is put up anew beside it.
+    bed.ovs.ofctl("del-flows br-int table=204");
+    host.run("ip address del fd99:199::2/64 dev nic0");
+    eventually_long("ours is repaired", || {
+        let flows = bed.ovs.ofctl("dump-flows br-int table=204").contains("commit");
+        if flows && repairs(&bed.agent) > before && shape(&host, "nic0").join("").contains("fd99:199::2") {
+            Ok(())
+        } else {
+            Err(repairs(&bed.agent))
+        }
+    });
+    let flows = bed.ovs.ofctl("--no-stats dump-flows br-int");
+    assert_eq!(flows.matches("cookie=0x7,").count(), 2, "{flows}");
+    assert_eq!(bed.ovs.column("port", "nic0", "external_ids:somebody"), "else");
+    assert!(bed.ovs.vsctl("list-ports br-int").contains("foreign0") && bed.ovs.vsctl("list-br").contains("br-other"));
+    assert!(host.run("ip address show dev nic0").contains("10.199.0.77/24"));
+    // What was added while it was attached goes back with it.
+    unwish(&bed.etcd);
+    eventually("it is given back", || !is_behind(&host, "nic0") && host.link_names("").contains(&"nic0".to_owned()));
+    eventually("with what was added", || {
+        host.run("ip address show dev nic0").contains("10.199.0.77/24")
+            && host.run("ip route").contains("10.77.0.0/16 via 10.199.0.1 dev nic0")
+    });
+    assert!(bed.ovs.vsctl("list-ports br-int").contains("foreign0"));
+    let flows = bed.ovs.ofctl("--no-stats dump-flows br-int");
+    assert_eq!(flows.matches("cookie=0x7,").count(), 2, "{flows}");
+}
