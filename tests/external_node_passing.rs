@@ -115,21 +115,3 @@ fn an_interface_of_the_same_name() {
     unwish(&etcd);
     wait_plain(&host, "nic0", &before);
 }
-
-/// The port is a TAP on the user-space datapath. It is the host's own, and nobody else's to move.
-#[test]
-fn a_tap_of_the_same_name_is_wished() {
-    let host = Host::with_netns(&["red"]);
-    let nic = host.add_nic("nic0", 0);
-    let _ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let agent = agent(&host).started();
-    etcd.put(&support::wish::auto_tap("auto", "red", "nic0", json!({"host_if_name": "moved"})));
-    agent.wait_for("auto", "PENDING", "LINK_MISSING");
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
-    nic.passes_all_but(5001, &[]);
-    wait_reachable(&host, &nic, "though its port is wished elsewhere");
-    assert!(!host.run("ip -n red -o link").contains("moved"));
-    assert_eq!(repairs(&agent), 0);
-}

@@ -115,7 +115,11 @@ pub fn repairs(agent: &Agent<'_>) -> usize {
 pub fn shape(host: &Host, name: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for family in ["-4", "-6"] {
-        let list = |what: &str| -> Vec<Value> { serde_json::from_str(&host.run(&format!("ip {family} -d -j {what}"))).unwrap_or_default() };
+        // On its way the link is not there for a moment, which is a shape of its own.
+        let list = |what: &str| -> Vec<Value> {
+            let text = host.try_run(&format!("ip {family} -d -j {what}")).unwrap_or_default();
+            serde_json::from_str(&text).unwrap_or_default()
+        };
         let links = list(&format!("address show dev {name}"));
         let mut addresses: Vec<Value> = links.iter().flat_map(|link| link["addr_info"].as_array().cloned().unwrap_or_default()).collect();
         let mut routes = list(&format!("route show table all dev {name}"));
@@ -148,8 +152,7 @@ pub fn wait_plain(host: &Host, name: &str, before: &Vec<String>) {
         if is_behind(host, name) {
             return Err(vec!["it is behind the bridge".to_owned()]);
         }
-        // It may be under way.
-        let now = host.try_run(&format!("ip link show dev {name}")).map(|_| shape(host, name)).unwrap_or_default();
+        let now = shape(host, name);
         if now == *before { Ok(()) } else { Err(now.iter().filter(|line| !before.contains(line)).cloned().collect()) }
     });
 }
