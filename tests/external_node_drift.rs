@@ -48,8 +48,8 @@ impl<'h> Bed<'h> {
         assert_eq!(self.mtus(), [json!(1400), json!(1400)], "{what}");
     }
 
-    fn mtus(&self) -> [Value; 2] {
-        ["nic0", "nic0~"].map(|name| link(self.host, name)["mtu"].clone())
+    fn mtus(&self) -> Vec<Value> {
+        ["nic0", "nic0~"].map(|name| link(self.host, name)["mtu"].clone()).into()
     }
 
     fn given_back(self) {

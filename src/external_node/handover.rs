@@ -3,8 +3,8 @@
 //! It decides nothing and remembers nothing, so an agent that was just started and the process that stands by for a dead one use it alike. Every call
 //! blocks; it belongs on a thread of its own.
 
-use std::collections::BTreeMap;
-use std::path::Path;
+mod survey;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,10 +12,9 @@ use std::time::Duration;
 use crate::external_node::identify::{find_nic, is_deaf, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
 use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
-use crate::external_node::selection::Candidate;
 use crate::external_node::suitability::uplink_name;
 use crate::linux::KernelError;
-use crate::linux::nic::{Caretakers, NicKernel};
+use crate::linux::nic::NicKernel;
 use crate::model::nic::{NicConfig, NicLink, difference};
 use crate::model::{Datapath, HostIfName, MacAddr};
 use crate::ovs::{Failing, NewPair, Notes, OfPort, OvsError, PairView, Switch};
@@ -497,68 +496,5 @@ impl Handover {
         }
         self.switch.write_notes(name, &purpose.notes)?;
         Ok(self.journals.write(&Journal { intent: Intent::Attached, ..journal })?)
-    }
-
-    /// Own names of the NICs of which the database has ports of ours; none while it cannot be read.
-    #[must_use]
-    pub fn known_pairs(&self) -> Vec<String> {
-        self.switch.read().map(|view| view.pairs.into_keys().collect()).unwrap_or_default()
-    }
-
-    /// The bridge that has a port or an interface of this name which is not ours; none while the database cannot be read.
-    #[must_use]
-    pub fn foreign_bridge(&self, name: &str) -> Option<String> {
-        let view = self.switch.read().ok()?;
-        let ours = view.pairs.values().flat_map(|pair| [&pair.host, &pair.uplink]).flatten().any(|port| port.name == name);
-        view.names.get(name).filter(|_| !ours).cloned()
-    }
-
-    /// Replaces what is remembered beside a NIC's ports.
-    ///
-    /// # Errors
-    /// What Open vSwitch says.
-    pub fn write_notes(&mut self, nic: &str, notes: &Notes) -> Result<(), HandoverError> {
-        Ok(self.switch.write_notes(nic, notes)?)
-    }
-
-    /// Who looks after a NIC, and which of its routes DHCP clients made.
-    ///
-    /// # Errors
-    /// When the kernel cannot be read.
-    pub fn caretakers(&mut self, link: &NicLink, run: &Path) -> Result<(Caretakers, Vec<String>), HandoverError> {
-        let found = self.kernel.caretakers(link, run)?;
-        let routes = self.kernel.read(link)?.routes;
-        Ok((found, routes.iter().filter(|route| route.is_dhcp()).map(ToString::to_string).collect()))
-    }
-
-    /// All NICs that a wish can mean. One behind the bridge is shown under its own name, with the host's addresses.
-    ///
-    /// # Errors
-    /// When the kernel or the journals' folder cannot be read.
-    pub fn candidates(&mut self) -> Result<(Vec<Candidate>, Vec<NicLink>), HandoverError> {
-        let links = self.kernel.links()?;
-        let mut behind: BTreeMap<u32, String> = BTreeMap::new();
-        let mut ports = Vec::new();
-        for journal in self.journals.all()?.into_iter().flatten() {
-            let nic = find_nic(&links, journal.name(), &journal.uplink, Some(&journal), &self.settings.boot_id);
-            if let Some(nic) = nic.filter(|nic| nic.name != journal.name()) {
-                behind.insert(nic.ifindex, journal.name().to_owned());
-                ports.push(journal.name().to_owned());
-            }
-        }
-        let mut all = self.kernel.addresses()?;
-        let mut candidates = Vec::new();
-        for link in links.iter().filter(|link| !ports.contains(&link.name)) {
-            let mut addresses = all.remove(&link.ifindex).unwrap_or_default();
-            let mut link = link.clone();
-            if let Some(own) = behind.get(&link.ifindex) {
-                if let Some(port) = links.iter().find(|port| port.name == *own) {
-                    addresses.extend(all.remove(&port.ifindex).unwrap_or_default());
-                }
-                link.name.clone_from(own);
-            }
-            candidates.push(Candidate { link, addresses });
-        }
-        Ok((candidates, links))
     }
 }

@@ -315,7 +315,7 @@ mod tests {
         let lost = standing.pop_first().unwrap();
         standing.insert(Standing { cookie: Cookie(7), ..lost.clone() });
         let difference = set.compare(&standing);
-        assert_eq!(difference.missing, [lost.flow.clone()]);
+        assert_eq!(difference.missing.as_slice(), std::slice::from_ref(&lost.flow));
         assert_eq!(difference.surplus, [Cookie(7)]);
         // Changed under its cookie.
         standing.remove(&Standing { cookie: Cookie(7), ..lost.clone() });
