@@ -21,6 +21,9 @@ use crate::model::{IfIndex, TapMode};
 const DEVICE: &str = "/dev/net/tun";
 /// `linux/if_tun.h`: refuse a name that a TAP has already, instead of opening that one.
 const IFF_TUN_EXCL: libc::c_int = 0x8000;
+/// Our descriptor gives it no carrier (since Linux 6.1; older kernels do not look at this bit): nobody is there to read. Else IPv6 began on it, with link-local and duplicate address
+/// detection, for the moment until we close it.
+const IFF_NO_CARRIER: libc::c_int = 0x0040;
 
 nix::ioctl_write_ptr_bad!(tun_set_iff, nix::request_code_write!(b'T', 202, size_of::<libc::c_int>()), libc::ifreq);
 nix::ioctl_write_int_bad!(tun_set_persist, nix::request_code_write!(b'T', 203, size_of::<libc::c_int>()));
@@ -102,6 +105,7 @@ fn set_iff(file: &File, new: &NewTap) -> Result<(), Failure> {
     let flags = mode
         | libc::IFF_NO_PI
         | IFF_TUN_EXCL
+        | IFF_NO_CARRIER
         | flag(new.tap.multi_queue, libc::IFF_MULTI_QUEUE)
         | flag(new.tap.vnet_hdr, libc::IFF_VNET_HDR);
     let mut name = [0; libc::IFNAMSIZ];
