@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,8 +15,10 @@ use crate::model::{InterfaceSpec, InterfaceStatus, LinkId, Timestamp};
 
 /// How many passes the history remembers.
 const HISTORY_LIMIT: usize = 1000;
-/// How many steps they may have together: a pass over thousands of interfaces is remembered, hundreds of such passes are not.
-const HISTORY_STEPS: usize = 20_000;
+/// How many steps they may have together; each takes some 150 bytes.
+const HISTORY_STEPS: usize = 10_000;
+/// So many steps of a pass are remembered one by one, and beyond them those that were not simply done: a cold start has tens of thousands.
+const PASS_STEPS: usize = 2_500;
 
 /// An interface that stands in the kernel, as read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,6 +179,39 @@ impl Published {
     }
 }
 
+/// The steps of a pass as they come.
+#[derive(Debug, Default)]
+pub struct StepLog {
+    records: Vec<StepRecord>,
+    /// How many steps there were.
+    pub all: usize,
+    /// How many of them were done.
+    pub done: usize,
+}
+
+impl StepLog {
+    /// Notes a step and what became of it.
+    pub fn note(&mut self, step: &impl fmt::Display, outcome: Cow<'static, str>) {
+        let done = outcome.starts_with("done");
+        (self.all, self.done) = (self.all + 1, self.done + usize::from(done));
+        if self.all <= PASS_STEPS || (!done && self.records.len() < 2 * PASS_STEPS) {
+            self.records.push(StepRecord { step: step.to_string().into(), outcome });
+        }
+    }
+
+    /// What is remembered of them.
+    #[must_use]
+    pub fn records(mut self) -> Vec<StepRecord> {
+        let left_out = self.all - self.records.len();
+        if left_out > 0 {
+            self.records
+                .push(StepRecord { step: format!("and {left_out} more steps").into(), outcome: "not remembered one by one".into() });
+        }
+        self.records.shrink_to_fit();
+        self.records
+    }
+}
+
 /// What outsiders may ask of the configurator. Calls return at once.
 pub trait Requests: Send + Sync + 'static {
     /// Reads the kernel and the store again; with `accept_removals` also leaves HOLD.
@@ -200,9 +236,22 @@ mod tests {
         let known = |published: &Published| published.history(usize::MAX).iter().map(|pass| pass.sequence).collect::<Vec<_>>();
         (0..=HISTORY_LIMIT as u64).for_each(|n| published.record(pass(n, 1)));
         assert_eq!((known(&published).len(), known(&published).last()), (HISTORY_LIMIT, Some(&1)));
-        published.record(pass(5000, HISTORY_STEPS - 1));
-        assert_eq!(known(&published), [5000, 1000]);
-        published.record(pass(5001, 2 * HISTORY_STEPS));
-        assert_eq!(known(&published), [5001], "the latest one is remembered, whatever its size");
+        let passes = 5000..5000 + (HISTORY_STEPS / PASS_STEPS) as u64;
+        passes.clone().for_each(|n| published.record(pass(n, PASS_STEPS)));
+        assert_eq!(known(&published), passes.rev().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn of_very_many_steps_those_that_failed_are_remembered() {
+        let mut log = StepLog::default();
+        for n in 0..2 * PASS_STEPS {
+            log.note(&"create", if n == 2 * PASS_STEPS - 2 { "EPERM" } else { "done" }.into());
+        }
+        assert_eq!((log.all, log.done), (2 * PASS_STEPS, 2 * PASS_STEPS - 1));
+        let steps = log.records();
+        assert_eq!(steps.len(), PASS_STEPS + 2);
+        let last: Vec<_> = steps[PASS_STEPS..].iter().map(|step| (&*step.step, &*step.outcome)).collect();
+        let left_out = format!("and {} more steps", PASS_STEPS - 1);
+        assert_eq!(last, [("create", "EPERM"), (&*left_out, "not remembered one by one")]);
     }
 }

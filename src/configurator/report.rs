@@ -221,16 +221,23 @@ impl Configurator {
 
     fn record(&mut self, work: Work, now: Now, clock: Instant) {
         let triggers: Vec<&'static str> = std::mem::take(&mut self.todo.triggers).into_iter().collect();
-        if work.steps.is_empty() {
+        if work.steps.all == 0 {
             return;
         }
         let drift: Vec<String> = work.drift.iter().flat_map(|(key, what)| what.iter().map(move |what| format!("{key}: {what}"))).collect();
-        let done = work.steps.iter().filter(|s| s.outcome.starts_with("done")).count();
         let elapsed_us = u64::try_from(clock.elapsed().as_micros()).unwrap_or(u64::MAX);
         let failed = work.failures.len();
-        tracing::info!(triggers = triggers.join(","), steps = work.steps.len(), done, failed, drift = drift.len(), elapsed_us, "pass");
+        tracing::info!(
+            triggers = triggers.join(","),
+            steps = work.steps.all,
+            done = work.steps.done,
+            failed,
+            drift = drift.len(),
+            elapsed_us,
+            "pass"
+        );
         let sequence = self.parts.published.counters.passes.load(Ordering::Relaxed) + 1;
-        self.parts.published.record(PassRecord { sequence, started: now.wall, elapsed_us, triggers, drift, steps: work.steps });
+        self.parts.published.record(PassRecord { sequence, started: now.wall, elapsed_us, triggers, drift, steps: work.steps.records() });
     }
 
     /// Says how far the configurator is.

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use super::apply::{Applied, Outcome, apply};
 use super::desired::Key;
 use super::plan::{Action, InSync, Plan, Step, Target, Verdict, check, plan};
-use super::published::StepRecord;
+use super::published::StepLog;
 use super::status::Failure;
 use super::{Configurator, Now};
 use crate::linux::{Done, KernelError};
@@ -37,7 +37,7 @@ pub(super) struct Work {
     /// Differences that nobody of ours made, per object.
     pub drift: BTreeMap<Key, Vec<String>>,
     /// What was done.
-    pub steps: Vec<StepRecord>,
+    pub steps: StepLog,
     /// Links that are up at both ends and lacked carrier when they were looked at.
     pub without_carrier: BTreeSet<LinkId>,
     /// Objects that were looked at and have no wish (any more).
@@ -73,7 +73,7 @@ impl Configurator {
             last = plan.steps;
         }
         // Once for each change, and for each time that it is waited for anew: nothing is asked in a circle.
-        if !work.steps.is_empty() || self.todo.triggers.contains("retry") {
+        if work.steps.all > 0 || self.todo.triggers.contains("retry") {
             self.todo.carriers.append(&mut work.without_carrier);
         }
         work
@@ -152,7 +152,7 @@ impl Configurator {
                 }
                 Outcome::Skipped(_) => {}
             }
-            work.steps.push(StepRecord { step: step.to_string().into(), outcome: describe(outcome) });
+            work.steps.note(step, describe(outcome));
         }
         applied
     }
