@@ -23,6 +23,17 @@ const METHODS: [(&str, &str, &str); 4] = [
     ("floor", "floor", "#2e7d32"),
 ];
 
+/// Height of a name.
+const LABEL: f64 = 16.0;
+
+/// The name at the end of a line.
+struct Label {
+    x: f64,
+    y: f64,
+    name: &'static str,
+    colour: &'static str,
+}
+
 fn x(pairs: f64) -> f64 {
     LEFT + (pairs.log10() - PAIRS.0) / (PAIRS.1 - PAIRS.0) * (RIGHT - LEFT)
 }
@@ -39,8 +50,15 @@ pub fn draw(report: &Report) -> String {
          <text x=\"{LEFT}\" y=\"22\" font-size=\"15\">Cold start: time per veth pair, complete in its two namespaces (of 10)</text>\n"
     );
     axes(&mut svg);
-    for (method, name, colour) in METHODS {
-        series(&mut svg, report, method, name, colour);
+    let mut labels: Vec<Label> =
+        METHODS.iter().filter_map(|(method, name, colour)| series(&mut svg, report, method, name, colour)).collect();
+    labels.sort_by(|a, b| a.y.total_cmp(&b.y));
+    let mut free = f64::NEG_INFINITY;
+    for Label { x, y, name, colour } in labels {
+        // Lines that end close to each other keep readable names.
+        let y = y.max(free);
+        let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" fill=\"{colour}\">{name}</text>");
+        free = y + LABEL;
     }
     svg.push_str("</svg>\n");
     svg
@@ -61,7 +79,8 @@ fn axes(svg: &mut String) {
     let _ = writeln!(svg, "<path d=\"M{LEFT} {TOP} V{BOTTOM} H{RIGHT}\" fill=\"none\" stroke=\"#444\"/>");
 }
 
-fn series(svg: &mut String, report: &Report, method: &str, name: &str, colour: &str) {
+/// One method's line; its name is still to be written.
+fn series(svg: &mut String, report: &Report, method: &str, name: &'static str, colour: &'static str) -> Option<Label> {
     const PHASE: &str = "cold start";
     let mut points: Vec<(f64, f64)> = Vec::new();
     let mut sizes: Vec<_> = report.sizes().into_iter().filter(|size| size.spaces == 10).collect();
@@ -72,11 +91,11 @@ fn series(svg: &mut String, report: &Report, method: &str, name: &str, colour: &
         let method = if method == "floor" { report.floor(size, PHASE).unwrap_or(method) } else { method };
         points.extend(median_of(&report.each(size, PHASE, method)).map(|micros| (x(size.pairs as f64), y(micros))));
     }
-    let Some((last_x, last_y)) = points.last().copied() else { return };
+    let (last_x, last_y) = points.last().copied()?;
     let line: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(svg, "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>", line.join(" "));
     for (x, y) in points {
         let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.5\" fill=\"{colour}\"/>");
     }
-    let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{name}</text>", last_x + 10.0, last_y + 4.0);
+    Some(Label { x: last_x + 10.0, y: last_y + 4.0, name, colour })
 }
