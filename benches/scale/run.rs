@@ -96,10 +96,10 @@ impl<'h> Run<'h> {
         what: &str,
         mut take: impl FnMut(&mut HashSet<String>, String, Option<Value>) -> bool + Send,
     ) -> Instant {
-        let options = WatchOptions::new().with_prefix().with_start_revision(since + 1);
+        // In fragments: thousands of statuses may have been written by the time this asks, which is more than a message holds.
+        let options = WatchOptions::new().with_prefix().with_start_revision(since + 1).with_fragment();
         self.etcd.client(async |client| {
             let mut names = HashSet::new();
-            // All statuses of a cold start may have been written by the time this asks: more than the 4 MiB of a default client.
             let mut client = client.watch_client().max_decoding_message_size(64 << 20);
             let mut watch = client.watch(bed::status_prefix(&self.label), Some(options)).await.unwrap();
             loop {
