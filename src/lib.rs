@@ -11,6 +11,7 @@ pub mod cli;
 pub mod config;
 pub mod configurator;
 pub mod external_node;
+mod heap;
 pub mod linux;
 pub mod model;
 pub mod namespace;

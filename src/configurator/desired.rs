@@ -26,8 +26,8 @@ pub struct Wish {
     pub spec: Result<Arc<InterfaceSpec>, Arc<Vec<FieldError>>>,
     /// What is odd about the value.
     pub warnings: Vec<String>,
-    /// What could be read even of an invalid value.
-    pub outline: Outline,
+    /// What could be read even of an invalid value; of a valid one the wish itself tells it.
+    pub outline: Option<Box<Outline>>,
     /// Not in the store's listing any more, but kept because removals are held back.
     pub kept: bool,
     /// May take over an unmarked pair that stands under the wished names.
@@ -41,7 +41,8 @@ impl Wish {
     #[must_use]
     pub fn new(key: Key, decoded: Decoded, create_revision: i64, mod_revision: i64) -> Self {
         let spec = decoded.spec.map(Arc::new).map_err(Arc::new);
-        let (warnings, outline) = (decoded.warnings, decoded.outline);
+        let outline = spec.is_err().then(|| Box::new(decoded.outline));
+        let warnings = decoded.warnings;
         Self { key, create_revision, mod_revision, spec, warnings, outline, kept: false, adoptable: false, new_header: false }
     }
 

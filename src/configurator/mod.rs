@@ -107,6 +107,8 @@ pub struct Configurator {
     /// Wishes that the kernel fulfilled, by the revision of the value.
     fulfilled: HashMap<Key, i64>,
     todo: Todo,
+    /// A pass had very many steps.
+    large: bool,
 }
 
 /// What the next rounds have to look at.
@@ -161,6 +163,7 @@ impl Configurator {
             last_reread: None,
             fulfilled: HashMap::new(),
             todo: Todo::default(),
+            large: false,
         }
     }
 
@@ -183,6 +186,11 @@ impl Configurator {
         self.tell_progress(now);
         self.parts.published.count_pass(clock.elapsed());
         self.next_due(now)
+    }
+
+    /// Whether there was a pass, since this was asked last, that left much memory behind which is needed no more.
+    pub(in crate::configurator) fn was_large(&mut self) -> bool {
+        std::mem::take(&mut self.large)
     }
 
     /// The proof that planning needs, as soon as it can be had.

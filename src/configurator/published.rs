@@ -16,9 +16,9 @@ use crate::model::{InterfaceSpec, InterfaceStatus, LinkId, Timestamp};
 /// How many passes the history remembers.
 const HISTORY_LIMIT: usize = 1000;
 /// How many steps they may have together; each takes some 150 bytes.
-const HISTORY_STEPS: usize = 10_000;
+const HISTORY_STEPS: usize = 4_000;
 /// So many steps of a pass are remembered one by one, and beyond them those that were not simply done: a cold start has tens of thousands.
-const PASS_STEPS: usize = 2_500;
+const PASS_STEPS: usize = 1_000;
 
 /// An interface that stands in the kernel, as read back.
 #[derive(Clone, Debug, PartialEq, Eq)]

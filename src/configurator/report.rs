@@ -15,6 +15,8 @@ use super::work::{Work, contended};
 use super::{Configurator, Now};
 use crate::model::{InterfaceStatus, LinkId, NetnsSlot, Reason, State};
 
+/// So many steps are many.
+const LARGE: usize = 1_000;
 /// A namespace that went away in the middle of the work is expected to be told of by its tracker within this time.
 const ADRIFT_TRIES: u32 = 3;
 /// What the kernel has not finished after so many looks (about three seconds) is told.
@@ -224,6 +226,7 @@ impl Configurator {
         if work.steps.all == 0 {
             return;
         }
+        self.large |= work.steps.all >= LARGE;
         let drift: Vec<String> = work.drift.iter().flat_map(|(key, what)| what.iter().map(move |what| format!("{key}: {what}"))).collect();
         let elapsed_us = u64::try_from(clock.elapsed().as_micros()).unwrap_or(u64::MAX);
         let failed = work.failures.len();

@@ -7,6 +7,7 @@ use crate::configurator::places::Resolution;
 use crate::configurator::plan::{Verdict, World};
 use crate::linux::KernelError;
 use crate::model::owner::{ADDRESS_PROTO, Mark};
+use crate::model::validate::outline_of;
 use crate::model::{
     FieldError, InterfaceAddress, InterfaceKind, InterfaceSpec, InterfaceStatus, LinkId, LinkKind, NamespaceStatus, NetnsSlot,
     ObservedLink, Reason, State, Timestamp, TunInfo,
@@ -93,9 +94,13 @@ fn link_of<'a>(world: World<'a>, wish: &Wish, verdict: &Verdict) -> Option<&'a O
 }
 
 fn outline(world: World<'_>, wish: &Wish, now: Timestamp) -> InterfaceStatus {
+    let outline = match &wish.spec {
+        Ok(spec) => outline_of(spec),
+        Err(_) => wish.outline.as_deref().cloned().unwrap_or_default(),
+    };
     let namespace = NamespaceStatus {
-        kind: wish.outline.namespace_kind,
-        reference: wish.outline.namespace_reference.clone(),
+        kind: outline.namespace_kind,
+        reference: outline.namespace_reference,
         inode: wish.slot().and_then(|slot| world.places.bound(&slot)).map_or(0, |netns| netns.inode),
     };
     InterfaceStatus {
@@ -103,7 +108,7 @@ fn outline(world: World<'_>, wish: &Wish, now: Timestamp) -> InterfaceStatus {
         state: State::Nonexistent,
         reason: None,
         message: String::new(),
-        host_if_name: wish.outline.host_if_name.clone(),
+        host_if_name: outline.host_if_name,
         if_index: 0,
         namespace,
         admin: "",
@@ -111,7 +116,7 @@ fn outline(world: World<'_>, wish: &Wish, now: Timestamp) -> InterfaceStatus {
         mtu: 0,
         phys_address: String::new(),
         ip_addresses: Vec::new(),
-        peer: wish.outline.peer.clone(),
+        peer: outline.peer,
         extra_addresses: Vec::new(),
         waits_for: Vec::new(),
         warnings: warnings(world, wish),

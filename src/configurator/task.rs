@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use super::inbox::Inbox;
 use super::{Configurator, Now};
+use crate::heap;
 
 /// Longest sleep: the heartbeat tells the watchdog that the thread lives.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -30,7 +31,12 @@ pub fn spawn(configurator: Arc<Mutex<Configurator>>, inbox: Arc<Inbox>) -> io::R
                 return;
             }
             let now = Now { instant: Instant::now(), wall: SystemTime::now().into() };
-            due = configurator.lock().unwrap_or_else(PoisonError::into_inner).pass(batch, now);
+            let mut agent = configurator.lock().unwrap_or_else(PoisonError::into_inner);
+            due = agent.pass(batch, now);
+            // Not before what follows at once.
+            if due > now.instant && agent.was_large() {
+                heap::give_back();
+            }
         }
     })?;
     Ok(ended)

@@ -63,7 +63,9 @@ pub fn outline(key: &str, wish: &Interface) -> Outline {
     }
 }
 
-fn outline_of(spec: &InterfaceSpec) -> Outline {
+/// The same of a valid wish.
+#[must_use]
+pub fn outline_of(spec: &InterfaceSpec) -> Outline {
     Outline {
         host_if_name: spec.host_if_name.to_string(),
         namespace_kind: spec.netns.kind(),
