@@ -146,7 +146,7 @@ fn a_waiting_write_tells_what_is_in_the_way_and_exits_so() {
     // Several keys at once, by a file.
     let file = host.path("wishes.yaml");
     let value: Value = serde_json::from_str(&node(&nic0(), &json!({}))).expect("JSON");
-    std::fs::write(&file, json!([{"key": NODE, "value": value}]).to_string()).expect("a file");
+    std::fs::write(&file, value.to_string()).expect("a file");
     let applied = agent.ask(&["apply", "-f", &file.display().to_string(), "--wait", "--timeout", "120s"]);
     assert_eq!(applied, format!("{NODE}: CONFIGURED nic0 ATTACHED\n"));
     assert!(agent.ask(&["node", "confirm", "vpp1"]).contains("confirmed already"));

@@ -93,7 +93,7 @@ pub enum Command {
     },
     /// Write everything that files hold, all at once
     Apply {
-        /// File or directory (.json, .yaml, .yml); `-` is standard input. Each holds objects or lists of them: an interface, or a `key` with its `value`
+        /// File or directory (.json, .yaml, .yml); `-` is standard input. Each holds objects or lists of them: an interface, a node, or a `key` with its `value`
         #[arg(short, long = "file", required = true, value_name = "PATH")]
         file: Vec<PathBuf>,
         #[command(flatten)]

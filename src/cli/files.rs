@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::cli::{Failure, json};
-use crate::model::key::INTERFACE_CONFIG_PREFIX;
+use crate::model::key::{INTERFACE_CONFIG_PREFIX, NODE_CONFIG_PREFIX};
 use crate::proto::agent::apply_request::Put;
 
 const STDIN: &str = "-";
@@ -94,18 +94,21 @@ fn documents(path: &Path, bytes: &[u8]) -> Result<Vec<Value>, Failure> {
     serde_saphyr::from_multiple(text).map_err(|e| failed(&e))
 }
 
-/// A `key` with its `value`, or an interface, whose name makes the key.
+/// A `key` with its `value`, or an interface or a node, whose name makes the key. Only a node has `interfaces`.
 fn put(path: &Path, mut object: Value) -> Result<Put, Failure> {
     let failed = |what: &str| {
         let path = path.display();
-        Failure::Usage(format!("{path}: {what}; an object is an interface with its `name`, or has a `key` and a `value`"))
+        Failure::Usage(format!("{path}: {what}; an object is an interface or a node with its `name`, or has a `key` and a `value`"))
     };
     let fields = object.as_object_mut().ok_or_else(|| failed("a list holds something that is no object"))?;
     match (fields.get("key").cloned(), fields.get_mut("value").map(Value::take)) {
         (Some(Value::String(key)), Some(Value::String(text))) => Ok(Put { key, value: text.into_bytes() }),
         (Some(Value::String(key)), Some(value)) if !value.is_null() => Ok(Put { key, value: value.to_string().into_bytes() }),
         (None, None) => match fields.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()) {
-            Some(name) => Ok(Put { key: format!("{INTERFACE_CONFIG_PREFIX}{name}"), value: object.to_string().into_bytes() }),
+            Some(name) => {
+                let prefix = if fields.contains_key("interfaces") { NODE_CONFIG_PREFIX } else { INTERFACE_CONFIG_PREFIX };
+                Ok(Put { key: format!("{prefix}{name}"), value: object.to_string().into_bytes() })
+            }
             None => Err(failed("an object has no `name`")),
         },
         _ => Err(failed("an object has only one of `key` and `value`, or no text as its `key`")),
@@ -131,6 +134,8 @@ mod tests {
         assert_eq!(of("a", r#" [{"name":"veth1","mtu":1500,"enabled":true}]"#).unwrap(), std::slice::from_ref(&veth1));
         let yaml = "name: veth1\nmtu: 1500\nenabled: true\n---\n- key: vpp/config/v1/interface/tap\n  value: {a: 1}\n";
         assert_eq!(of("a.yaml", yaml).unwrap(), [veth1, tap]);
+        let node = ("external/config/v1/node/h".to_owned(), r#"{"name":"h","interfaces":[{"name":"eth0"}]}"#.to_owned());
+        assert_eq!(of("a.json", r#"{"name":"h","interfaces":[{"name":"eth0"}]}"#).unwrap(), [node]);
         let mac = of("a.yml", "name: v\nphys_address: 02:00:00:00:00:01\n").unwrap();
         assert_eq!(mac[0].1, r#"{"name":"v","phys_address":"02:00:00:00:00:01"}"#);
     }
