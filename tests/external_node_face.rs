@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::etcd::PREFIX;
-use support::{Agent, Etcd, Host, Ovs, eventually, eventually_eq, eventually_ok};
+use support::{Agent, Etcd, Host, Ovs, eventually, eventually_eq};
 use tonic::transport::Endpoint;
 use vnf_agent::proto::agent as pb;
 use vnf_agent::proto::agent::entity_event::Kind;
@@ -180,11 +180,10 @@ fn another_text_of_the_wish_changes_what_is_told_and_moves_nothing() {
     let indexes = || ["nic0", "nic0~"].map(|name| host.run(&format!("ip -o link show dev {name}")).split(':').next().map(str::to_owned));
     let index = indexes();
     let steps = told(&agent).0;
+    // When the write was waited for, what stands beside the ports is that of the wish.
     let beside = |words: &[&str]| {
-        eventually_ok(&format!("beside the port stands {words:?}"), || {
-            let ids = ovs.column("Port", "nic0", "external_ids");
-            if words.iter().all(|word| ids.contains(word)) { Ok(()) } else { Err(ids) }
-        });
+        let ids = ovs.column("Port", "nic0", "external_ids");
+        assert!(words.iter().all(|word| ids.contains(word)), "{words:?} are not in {ids}");
     };
     let entity = |name: &str, words: &Value| {
         eventually_eq(&format!("the entity {name}"), words, || {

@@ -4,6 +4,7 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::{Value, json};
 use support::agent::Answer;
@@ -79,8 +80,10 @@ fn the_node_appears_with_one_default_route_on_the_same_name_and_goes_without_a_t
     nic.passes_all_but(5002, &[]);
 }
 
-/// Whether one of the ways that a [`Nic`] names passes now.
-fn passes(host: &Host, way: &str, port: u16) -> bool {
+/// Whether one of the ways that a [`Nic`] names passes now. Each attempt has a port of its own: the server of one that is stopped holds its port for a while.
+fn passes(host: &Host, way: &str) -> bool {
+    static PORT: AtomicU16 = AtomicU16::new(6000);
+    let port = PORT.fetch_add(1, Ordering::Relaxed);
     let address = way.rsplit(' ').next().and_then(|address| address.parse().ok()).expect("an address");
     let (from, to) = if way.contains(" in ") { (NETWORK, "") } else { ("", NETWORK) };
     if way.starts_with("tcp") { host.tcp(from, to, SocketAddr::new(address, port)) } else { host.pings(from, &address.to_string()) }
@@ -89,7 +92,7 @@ fn passes(host: &Host, way: &str, port: u16) -> bool {
 /// Waits until these are stopped: the switch may take a moment to look at what it has cached. Then everything else passes, and they do not.
 fn stops_only(host: &Host, nic: &Nic<'_>, port: u16, ways: &[String]) {
     for way in ways {
-        eventually(&format!("{way} is stopped"), || !passes(host, way, port));
+        eventually(&format!("{way} is stopped"), || !passes(host, way));
     }
     nic.passes_all_but(port, ways);
 }

@@ -95,8 +95,6 @@ pub struct NodeStatus {
 pub struct NodeInterfaceStatus {
     /// Name under which the host knows it.
     pub name: String,
-    /// Name of its entity; empty while no wish names it.
-    pub entity: String,
     /// How far it is.
     pub phase: Phase,
     /// Name of the NIC while it is the bridge's uplink; empty before.
@@ -113,6 +111,8 @@ pub struct NodeInterfaceStatus {
     pub mtu: u32,
     /// The host's addresses on it, without link-locals that the kernel made.
     pub ip_addresses: Vec<String>,
+    /// Name of its entity; empty while no wish names it.
+    pub entity: String,
 }
 
 /// What policies refer to: one endpoint of a host. The value of the key `external/status/v1/entity/<namespace>/<name>`.
@@ -164,7 +164,7 @@ mod tests {
             errors: Vec::new(),
             interfaces: vec![interface],
         };
-        let expected = r#"{"name":"host1","namespace":"default","state":"CONFIGURED","reason":"","message":"","entities":["host1-9bf2c"],"revision":7,"since":"1970-01-01T00:00:00Z","warnings":[],"errors":[],"interfaces":[{"name":"eth0","entity":"host1-3e616","phase":"ATTACHED","uplink":"eth0~","bridge":"br-int","host_ofport":2,"uplink_ofport":1,"phys_address":"02:00:00:00:00:01","mtu":1500,"ip_addresses":["192.0.2.5/24"]}]}"#;
+        let expected = r#"{"name":"host1","namespace":"default","state":"CONFIGURED","reason":"","message":"","entities":["host1-9bf2c"],"revision":7,"since":"1970-01-01T00:00:00Z","warnings":[],"errors":[],"interfaces":[{"name":"eth0","phase":"ATTACHED","uplink":"eth0~","bridge":"br-int","host_ofport":2,"uplink_ofport":1,"phys_address":"02:00:00:00:00:01","mtu":1500,"ip_addresses":["192.0.2.5/24"],"entity":"host1-3e616"}]}"#;
         assert_eq!(serde_json::to_string(&status).unwrap(), expected);
         for phase in [Phase::Plain, Phase::PortsCreated, Phase::FlowsInstalled, Phase::Detaching] {
             assert_eq!(serde_json::to_string(&phase).unwrap(), format!("\"{phase}\""));

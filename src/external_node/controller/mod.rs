@@ -96,6 +96,8 @@ struct Nic {
     /// Since when it stands attached and waits for the store.
     attached_at: Option<Timestamp>,
     rolled_back: bool,
+    /// Whether what is remembered beside its ports is that of the wish.
+    noted: bool,
     seen: Option<Seen>,
 }
 
@@ -246,7 +248,7 @@ impl NodeController {
         for (name, chosen) in wanted {
             let nic = self.nics.entry(name).or_insert_with(|| Nic::new(Goal::Attached));
             if nic.chosen.as_ref() != Some(&chosen) {
-                nic.due = Instant::now();
+                (nic.due, nic.noted) = (Instant::now(), false);
             }
             nic.chosen = Some(chosen);
             nic.goal = if nic.rolled_back { Goal::Plain } else { Goal::Attached };
@@ -350,15 +352,17 @@ impl NodeController {
             }
             return;
         }
-        if seen.pair.as_ref().is_some_and(|pair| pair.notes != purpose.notes)
-            && let Err(error) = self.parts.handover.write_notes(name, &purpose.notes)
-        {
-            tracing::warn!(nic = name, %error, "what is remembered beside the ports could not be written");
+        let mut noted = seen.pair.as_ref().is_none_or(|pair| pair.notes == purpose.notes);
+        if !noted {
+            match self.parts.handover.write_notes(name, &purpose.notes) {
+                Ok(()) => noted = true,
+                Err(error) => tracing::warn!(nic = name, %error, "what is remembered beside the ports could not be written"),
+            }
         }
         self.watch_routes(name, Some(&seen));
         let confirmed = seen.journal.as_ref().is_some_and(|journal| journal.confirmed);
         let Some(nic) = self.nics.get_mut(name) else { return };
-        (nic.attempt, nic.trouble) = (0, None);
+        (nic.attempt, nic.trouble, nic.noted) = (0, None, noted);
         if nic.attached_at.is_none() && !nic.seen.as_ref().is_some_and(status::is_attached) {
             tracing::info!(nic = name, "attached");
         }
@@ -518,6 +522,16 @@ fn admit(nic: &str, step: Step, journal: Option<&Journal>, purpose: &Purpose, gu
 
 impl Nic {
     fn new(goal: Goal) -> Self {
-        Self { goal, chosen: None, attempt: 0, due: Instant::now(), trouble: None, attached_at: None, rolled_back: false, seen: None }
+        Self {
+            goal,
+            chosen: None,
+            attempt: 0,
+            due: Instant::now(),
+            trouble: None,
+            attached_at: None,
+            rolled_back: false,
+            noted: false,
+            seen: None,
+        }
     }
 }

@@ -190,9 +190,11 @@ fn verdict(wishes: &Wishes, nics: &BTreeMap<String, Nic>) -> (State, Option<Reas
     if let Some((name, _)) = nics.iter().find(|(_, nic)| nic.attached_at.is_some()) {
         return (State::Pending, None, format!("{name} is attached; it waits for the host to reach its store"));
     }
-    let done = |nic: &Nic| nic.goal == Goal::Attached && nic.seen.as_ref().is_some_and(is_attached);
+    let attached = |nic: &Nic| nic.goal == Goal::Attached && nic.seen.as_ref().is_some_and(is_attached);
+    let done = |nic: &Nic| attached(nic) && nic.noted;
     match nics.iter().find(|(_, nic)| !done(nic)) {
         Some((name, nic)) if nic.goal == Goal::Plain => (State::Pending, None, format!("{name} is being given back")),
+        Some((name, nic)) if attached(nic) => (State::Pending, None, format!("what stands beside the ports of {name} is being written")),
         Some((name, _)) => (State::Pending, None, format!("{name} is being attached")),
         None => (State::Configured, None, String::new()),
     }
