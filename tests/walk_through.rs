@@ -26,7 +26,7 @@ fn every_command_of_the_walk_through_works_as_written() {
     let path = format!("{}:{}", binaries.display(), std::env::var("PATH").unwrap_or_default());
     let script = format!("cd '{}'\nset -eux -o pipefail\n{}wait\n", env!("CARGO_MANIFEST_DIR"), rest.concat());
     let mut command = host.command("", "timeout");
-    command.args(["120", "bash", "-c", &script]).env("PATH", path).stdin(Stdio::null());
+    command.args(["600", "bash", "-c", &script]).env("PATH", path).stdin(Stdio::null());
     for name in ["VNF_AGENT", "ETCD_ENDPOINTS", "ETCDV3_ENDPOINTS", "OVS_RUNDIR"] {
         command.env_remove(name);
     }
