@@ -3,11 +3,13 @@
 mod nic_support;
 mod support;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nic_support::*;
 use support::{Host, eventually};
+use vnf_agent::external_node::journal::{Journal, JournalFolder};
 use vnf_agent::external_node::phase::{Goal, phase};
 use vnf_agent::model::Phase;
 
@@ -187,4 +189,34 @@ fn a_host_is_rescued_from_a_dead_switch() {
     eventually("the database is back", || mover.switch.read().is_ok());
     mover.to(Goal::Plain);
     wait_digest(&host, "everything is as it was at the end", &before);
+}
+
+/// The kernel's datapath outlives its switch, and has to be told to let go. There is none here, so what would be told to it is written down instead.
+#[test]
+fn a_dead_switch_of_the_kernels_datapath_is_gone_past() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    let mut ovs = host.start_ovs();
+    let flows = Arc::default();
+    let before = digest(&host, "nic0");
+    let mut mover = mover(&ovs, &flows, "boot");
+    let (program, told) = (host.path("ovs-dpctl"), host.path("told"));
+    std::fs::write(&program, format!("#!/bin/sh\necho \"$*\" >> {}\n", told.display())).expect("a program");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("its rights");
+    mover.to(Goal::Attached);
+    mover.to(Goal::Plain);
+    assert!(!told.exists(), "a switch that is alive does it by itself");
+    mover.to(Goal::Attached);
+    ovs.kill_switch();
+    let journals = JournalFolder::open(&host.path("")).expect("a folder");
+    let journal = journals.load("nic0").expect("it can be read").expect("a journal");
+    journals.write(&Journal { guard: false, ..journal }).expect("it can be written");
+    eventually("the way back leads past a dead switch", || {
+        let _unfinished = mover.drive(Goal::Plain);
+        host.link_names("").iter().all(|name| name != "nic0~")
+    });
+    assert!(std::fs::read_to_string(&told).expect("something was told").contains("del-if ovs-system nic0~"));
+    mover.to(Goal::Plain);
+    assert_reachable(&host, "with a dead switch");
+    wait_digest(&host, "everything is as it was", &before);
 }

@@ -28,7 +28,7 @@ use crate::linux::{LinkEvent, LinkSink};
 use crate::model::key::NODE_CONFIG_PREFIX;
 use crate::model::{AgentLabel, BypassRule, Datapath, InterfaceName, NetnsId, OvsdbTarget, Owner, Timestamp};
 use crate::namespace::{self, NetnsHandle};
-use crate::ovs::{Ofctl, OvsClient, OvsEvent, OvsOptions, OvsSink, Switch, SwitchWatch, management_socket};
+use crate::ovs::{Dpctl, Ofctl, OvsClient, OvsEvent, OvsOptions, OvsSink, Switch, SwitchWatch, management_socket};
 use crate::store::{StoreEvent, StoreHealth, StoreSink};
 
 /// How long `ovs-ofctl` may take.
@@ -206,6 +206,7 @@ fn handover(
         datapath: place.datapath,
         boot_id: namespace::boot_id().context("read the boot id")?,
         confirm_within: place.confirm_within,
+        dpctl: Dpctl::default(),
     };
     Ok((Handover::new(NicKernel::new(netns), switch, flows, journals, settings, alive), watch))
 }

@@ -3,6 +3,7 @@
 //! It decides nothing and remembers nothing, so an agent that was just started and the process that stands by for a dead one use it alike. Every call
 //! blocks; it belongs on a thread of its own.
 
+mod datapath;
 mod survey;
 
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::linux::KernelError;
 use crate::linux::nic::NicKernel;
 use crate::model::nic::{NicConfig, NicLink, difference};
 use crate::model::{Datapath, HostIfName, MacAddr};
-use crate::ovs::{Failing, NewPair, Notes, OfPort, OvsError, PairView, Switch};
+use crate::ovs::{Dpctl, Failing, NewPair, Notes, OfPort, OvsError, PairView, Switch};
 
 /// More steps than the longest way has: each may be undone by others once or twice.
 const STEPS_MAX: usize = 64;
@@ -85,6 +86,8 @@ pub struct HandoverSettings {
     pub boot_id: String,
     /// How long an attach may stay unconfirmed.
     pub confirm_within: Duration,
+    /// Frees devices of a kernel's datapath whose switch is dead.
+    pub dpctl: Dpctl,
 }
 
 /// For whom a NIC is attached; it goes into the journal and beside the ports.
@@ -357,14 +360,15 @@ impl Handover {
             Step::CopyToNic => self.kernel.put(&journal()?.config, nic()?, nic()?.name == name)?,
             Step::StripNic => self.kernel.strip(nic()?)?,
             Step::StripPort => {
+                self.leave_datapath(seen, nic()?);
                 self.kernel.strip(port()?)?;
                 self.kernel.set_up(port()?, false)?;
             }
             Step::Guard => self.kernel.guard(nic()?)?,
             Step::DropGuard => self.kernel.unguard(nic()?)?,
             Step::Confirm => self.confirm(name, port()?, journal()?, purpose)?,
-            Step::DeletePorts => self.delete_ports(name)?,
-            Step::RemoveLeftover => self.kernel.remove_link(port()?)?,
+            Step::DeletePorts => self.delete_ports(name, seen)?,
+            Step::RemoveLeftover => self.remove_leftover(port()?)?,
             Step::DropJournal => self.journals.drop(name)?,
         }
         Ok(())
@@ -446,7 +450,7 @@ impl Handover {
             }
         }
         if seen.observation.rows != Rows::None {
-            self.delete_ports(name)?;
+            self.delete_ports(name, seen)?;
         }
         let host = HostIfName::new(name).map_err(|why| unfit(&why.to_string()))?;
         let uplink = HostIfName::new(&journal.uplink).map_err(|why| unfit(&why.to_string()))?;
@@ -477,11 +481,15 @@ impl Handover {
         }
     }
 
-    fn delete_ports(&mut self, name: &str) -> Result<(), HandoverError> {
+    fn delete_ports(&mut self, name: &str, seen: &Seen) -> Result<(), HandoverError> {
         self.switch.delete_pair(name)?;
         match self.switch.wait_gone(name, GONE_WITHIN) {
+            Ok(()) => Ok(()),
             // A switch that is dead leaves its link behind, which is seen and removed then.
-            Ok(()) | Err(OvsError::NotYet { .. }) => Ok(()),
+            Err(OvsError::NotYet { .. }) => {
+                seen.nic.iter().for_each(|nic| self.leave_datapath(seen, nic));
+                Ok(())
+            }
             Err(error) => Err(error.into()),
         }
     }

@@ -8,6 +8,7 @@
 //! an answer of its own ([`OvsError::Unknown`]): the caller reads again, and what it reads then is final.
 
 mod client;
+mod dpctl;
 mod dump;
 mod error;
 pub mod fake;
@@ -17,6 +18,7 @@ mod ids;
 mod message;
 mod ofctl;
 mod presence;
+mod process;
 mod rows;
 mod session;
 mod stream;
@@ -27,6 +29,7 @@ mod view;
 use std::time::Duration;
 
 pub use client::{OvsClient, OvsOptions};
+pub use dpctl::Dpctl;
 pub use error::OvsError;
 pub use flows::{Cookie, Flow, FlowDifference, FlowSet, PairNumbers, Standing, Table};
 pub use ids::{Notes, Role};

@@ -1,16 +1,13 @@
-//! [`FlowSink`] by running `ovs-ofctl`: the only program that the agent runs. It gets words of ours only, no shell, and its flows on standard input.
+//! [`FlowSink`] by running `ovs-ofctl`. It gets words of ours only, no shell, and its flows on standard input.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::Duration;
 
 use super::dump;
 use super::flows::{Cookie, FlowSet, OWNER_BITS, Standing};
+use super::process::{self, Failure};
 use super::transaction::OPENFLOW;
 use crate::model::Owner;
 
@@ -103,53 +100,13 @@ impl Ofctl {
 
     /// Runs the program to its end, or to that of our patience.
     fn run(&self, attempted: &str, words: &[&str], input: String) -> Result<String, FlowError> {
-        let not_run = |error: io::Error| FlowError::NotRun { attempted: attempted.to_owned(), cause: error.to_string() };
-        let mut command = Command::new(&self.program);
-        command.arg("-O").arg(OPENFLOW).args(words);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(not_run)?;
-        let outcome = self.converse(&mut child, input);
-        if outcome.is_none() {
-            // Its output may be held open by nobody else: it has no children.
-            let _ = child.kill();
-        }
-        let status = child.wait().map_err(not_run)?;
-        let (output, errors) = outcome.ok_or_else(|| FlowError::NoAnswer { attempted: attempted.to_owned(), limit: self.limit })?;
-        if status.success() {
-            return Ok(output);
-        }
-        let cause = errors.trim();
-        let cause = if cause.is_empty() { format!("ovs-ofctl ended with {status}") } else { cause.to_owned() };
-        Err(FlowError::Refused { attempted: attempted.to_owned(), cause })
+        let words: Vec<&str> = ["-O", OPENFLOW].into_iter().chain(words.iter().copied()).collect();
+        process::run(&self.program, &words, input, self.limit).map_err(|failure| match failure {
+            Failure::NotRun(cause) => FlowError::NotRun { attempted: attempted.to_owned(), cause },
+            Failure::NoAnswer => FlowError::NoAnswer { attempted: attempted.to_owned(), limit: self.limit },
+            Failure::Refused(cause) => FlowError::Refused { attempted: attempted.to_owned(), cause },
+        })
     }
-
-    /// Hands the program its input, and reads what it says until it has said all; `None` when that takes too long.
-    fn converse(&self, child: &mut Child, input: String) -> Option<(String, String)> {
-        let (mut stdin, stdout, stderr) = (child.stdin.take()?, child.stdout.take()?, child.stderr.take()?);
-        // Ends with the program at the latest; if that goes early, it says why on its own.
-        in_background(move || drop(stdin.write_all(input.as_bytes())));
-        let (output, errors) = (in_background(move || read(stdout)), in_background(move || read(stderr)));
-        let output = within(&output, self.limit)?;
-        // Both end together, with the program.
-        Some((output, within(&errors, self.limit)?))
-    }
-}
-
-fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
-    let (sender, receiver) = channel();
-    // Where no thread can be had the sender is gone, which the receiver takes as silence.
-    let _ = thread::Builder::new().name("ovs-ofctl".to_owned()).spawn(move || sender.send(work()));
-    receiver
-}
-
-fn within<T>(receiver: &Receiver<T>, limit: Duration) -> Option<T> {
-    receiver.recv_timeout(limit).ok()
-}
-
-fn read(mut from: impl Read) -> String {
-    let mut bytes = Vec::new();
-    // What was read before an error is all that there is to show.
-    let _ = from.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl FlowSink for Ofctl {

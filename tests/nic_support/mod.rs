@@ -20,7 +20,7 @@ use vnf_agent::linux::netns_thread::cookie_of;
 use vnf_agent::linux::nic::NicKernel;
 use vnf_agent::model::{AgentLabel, Datapath};
 use vnf_agent::namespace::{NetnsHandle, OpenNetns};
-use vnf_agent::ovs::{Notes, OfPort, OvsClient, OvsEvent, OvsOptions, OvsSink, Switch};
+use vnf_agent::ovs::{Dpctl, Notes, OfPort, OvsClient, OvsEvent, OvsOptions, OvsSink, Switch};
 
 use crate::support::ovs::Ovs;
 use crate::support::{Host, eventually, eventually_ok};
@@ -148,6 +148,7 @@ pub fn mover(ovs: &Ovs<'_>, flows: &Arc<NoFlows>, boot_id: &str) -> Mover {
         datapath: Datapath::Netdev,
         boot_id: boot_id.to_owned(),
         confirm_within: Duration::from_secs(60),
+        dpctl: Dpctl::with_program(host.path("ovs-dpctl")),
     };
     let handover = Handover::new(NicKernel::new(netns_of(host)), switch.clone(), flows.clone(), journals, settings, alive);
     eventually("the database answers", || switch.read().is_ok());
