@@ -1,0 +1,51 @@
+//! What the controller is made of, and what it asks of others.
+
+use std::sync::Arc;
+
+use super::diary::Diary;
+use super::published::PublishedNodes;
+use crate::external_node::handover::Handover;
+use crate::linux::nic::RouteWatch;
+use crate::model::{InterfaceName, Timestamp};
+
+/// Starts the process that stands by.
+pub trait Guardian: Send {
+    /// Sees to it that one stands by for this attachment of a NIC: the first call comes before the journal speaks of it, and each one starts another
+    /// process where that one has ended.
+    ///
+    /// # Errors
+    /// A sentence; the NIC is not touched then.
+    fn stand_by(&mut self, nic: &str, attachment: &str) -> Result<(), String>;
+}
+
+/// What the controller asks about the store.
+pub trait StoreState: Send {
+    /// When the store was last heard of; `None` when it cannot be out of reach.
+    fn last_heard(&self) -> Option<Timestamp>;
+    /// Whether what is missing in the store may be removed (no HOLD).
+    fn removals_allowed(&self) -> bool;
+}
+
+/// What the controller is made of.
+pub struct NodeParts {
+    /// Takes the steps.
+    pub handover: Handover,
+    /// Stands by.
+    pub guardian: Box<dyn Guardian>,
+    /// The store.
+    pub store: Box<dyn StoreState>,
+    /// Tells the inbox when routes of NICs that are attached are gone.
+    pub routes: RouteWatch,
+    /// The public face.
+    pub published: Arc<PublishedNodes>,
+    /// Remembers what was done.
+    pub diary: Box<dyn Diary>,
+    /// Our node's name.
+    pub name: InterfaceName,
+    /// Its Kubernetes namespace.
+    pub namespace: InterfaceName,
+    /// The bridge, for statuses.
+    pub bridge: String,
+    /// Whether NICs may be taken from DHCP clients and network managers.
+    pub allow_managed: bool,
+}
