@@ -16,6 +16,7 @@ use crate::config::{Adopt, Config, EtcdConfig, ExtraAddresses, NamedNetns};
 use crate::configurator::inbox::Inbox;
 use crate::configurator::plan::Settings;
 use crate::configurator::published::{Published, Requests};
+use crate::configurator::reservations::Reservations;
 use crate::configurator::{Configurator, Parts, task};
 use crate::external_node::controller::inbox::NodeInbox;
 use crate::external_node::controller::published::PublishedNodes;
@@ -55,13 +56,17 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let published = Arc::new(Published::default());
     let tracker = Tracker::start(tracker_options(&config, &state_dir), inbox.clone())?;
     let links = node::LinkSplit { interfaces: inbox.clone(), nodes: nodes.clone(), own };
-    let configurator = configurator(&config, &state_dir, &tracker, Arc::new(links), &published)?;
+    let reservations = node::reservations(&config.state_dir);
+    let configurator = configurator(&config, &state_dir, &tracker, Arc::new(links), &published, &reservations)?;
     tracker.search();
     let stop = CancellationToken::new();
     let split = Arc::new(node::StoreSplit { interfaces: inbox.clone(), nodes: nodes.clone() });
     let store = open_store(&config, &split, &stop)?;
     let external = api::Nodes { published: Arc::new(PublishedNodes::default()), inbox: nodes.clone() };
-    let handing_over = node::start(node_setup(&config, &tracker, &store, &published, &external), nodes.clone())?;
+    let handing_over = node::start(
+        node_setup(&config, &tracker, &store, &published, &external, node::Reserving { names: reservations, inbox: inbox.clone() }),
+        nodes.clone(),
+    )?;
     let publishing = store.statuses.as_ref().map(StatusHandle::problem);
     let (docker, following) = follow_containers(&config, &tracker, &stop);
     let requests = Arc::new(AgentRequests { inbox: inbox.clone(), relist: store.relist.clone() });
@@ -113,6 +118,7 @@ fn node_setup(
     store: &OpenStore,
     published: &Arc<Published>,
     external: &api::Nodes,
+    reserving: node::Reserving,
 ) -> node::NodeSetup {
     node::NodeSetup {
         config: config.clone(),
@@ -120,6 +126,7 @@ fn node_setup(
         store: store.health.clone(),
         interfaces: published.clone(),
         published: external.published.clone(),
+        reserving,
     }
 }
 
@@ -164,6 +171,7 @@ fn configurator(
     tracker: &Arc<Tracker>,
     links: Arc<node::LinkSplit>,
     published: &Arc<Published>,
+    reservations: &Arc<Reservations>,
 ) -> anyhow::Result<Configurator> {
     let kernel = LinuxKernel::new(tracker.own(), links).context("talk to the kernel")?;
     Ok(Configurator::new(Parts {
@@ -179,6 +187,7 @@ fn configurator(
         tracker: tracker.clone(),
         memory: Box::new(state_dir.memory()),
         published: published.clone(),
+        reservations: reservations.clone(),
     }))
 }
 

@@ -71,7 +71,7 @@ fn one_fails_and_the_other_stays() {
     let free = |flow: &&String| !numbers.iter().any(|number| flow.ends_with(&format!("in_port={number}")));
     strangers.iter().filter(free).for_each(|flow| drop(ovs.ofctl(&format!("add-flow br-int {flow},actions=drop"))));
     wish(&etcd, &json!([{"name": "nic1"}, {"name": "nic0"}]));
-    let failed = wait_for(&etcd, "RETRYING", "OVS_UNREACHABLE", "stands in the way");
+    let failed = wait_for(&etcd, "RETRYING", "CONTENDED", "stands in the way");
     assert_eq!(interface(&failed, "nic0")["phase"], "ATTACHED");
     wait_plain(&host, "nic1", &before);
     nics.iter().zip([5001, 5002]).for_each(|(nic, port)| nic.passes_all_but(port, &[]));

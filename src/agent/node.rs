@@ -15,18 +15,21 @@ use tokio::sync::{oneshot, watch};
 use crate::config::Config;
 use crate::configurator::inbox::Inbox;
 use crate::configurator::published::{PassRecord, Published, StepRecord};
+use crate::configurator::reservations::Reservations;
 use crate::external_node::controller::diary::{Diary, NodeRecord};
 use crate::external_node::controller::inbox::NodeInbox;
+use crate::external_node::controller::names::journalled;
 use crate::external_node::controller::published::{NodesView, PublishedNodes};
-use crate::external_node::controller::{Guardian, NodeController, NodeParts, StoreState};
+use crate::external_node::controller::{Guardian, NameKeeper, NodeController, NodeParts, StoreState};
 use crate::external_node::flows::BridgeFlows;
 use crate::external_node::handover::{Handover, HandoverSettings};
 use crate::external_node::journal::JournalFolder;
+use crate::external_node::rollback::RollbackFile;
 use crate::external_node::stand_by::{self, Order};
 use crate::linux::nic::{NicKernel, RouteWatch};
 use crate::linux::{LinkEvent, LinkSink};
 use crate::model::key::NODE_CONFIG_PREFIX;
-use crate::model::{AgentLabel, BypassRule, Datapath, InterfaceName, NetnsId, OvsdbTarget, Owner, Timestamp};
+use crate::model::{AgentLabel, BypassRule, Datapath, InterfaceName, NetnsId, OvsdbTarget, Owner, ReservedNames, Timestamp};
 use crate::namespace::{self, NetnsHandle};
 use crate::ovs::{Dpctl, Ofctl, OvsClient, OvsEvent, OvsOptions, OvsSink, Switch, SwitchWatch, management_socket};
 use crate::store::{StoreEvent, StoreHealth, StoreSink};
@@ -88,6 +91,7 @@ pub(super) struct NodeSetup {
     pub(super) store: watch::Receiver<StoreHealth>,
     pub(super) interfaces: Arc<Published>,
     pub(super) published: Arc<PublishedNodes>,
+    pub(super) reserving: Reserving,
 }
 
 /// Starts the controller's thread. What is returned is closed when it has ended, however it ended.
@@ -168,6 +172,8 @@ fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(Node
         ),
         published: setup.published.clone(),
         diary: Box::new(History(setup.interfaces.clone())),
+        names: Box::new(setup.reserving.clone()),
+        rollbacks: RollbackFile::of(&config.state_dir),
         name: legal("node name", &config.node.name)?,
         namespace: legal("node namespace", &config.node.namespace)?,
         bridge: config.ovs.bridge.clone(),
@@ -257,6 +263,31 @@ impl Guardian for Processes {
         }
         Ok(())
     }
+}
+
+/// Keeps names from the configurator.
+#[derive(Clone)]
+pub(super) struct Reserving {
+    pub(super) names: Arc<Reservations>,
+    pub(super) inbox: Arc<Inbox>,
+}
+
+impl NameKeeper for Reserving {
+    fn reserve(&self, names: ReservedNames) {
+        if self.names.set(names) {
+            self.inbox.reserved();
+        }
+    }
+}
+
+/// What the journals of a state directory reserve, before anybody looks at anything.
+pub(super) fn reservations(state_dir: &Path) -> Arc<Reservations> {
+    let reservations = Reservations::default();
+    match JournalFolder::open(state_dir) {
+        Ok(journals) => drop(reservations.set(journalled(&journals))),
+        Err(error) => tracing::error!(%error, "which NICs stand behind a bridge is not known"),
+    }
+    Arc::new(reservations)
 }
 
 /// Steps of NICs stand in one history with those of interfaces.

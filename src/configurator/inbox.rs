@@ -49,6 +49,8 @@ pub struct Batch {
     pub resync: Option<bool>,
     /// Interfaces that may adopt.
     pub adopt: BTreeSet<String>,
+    /// Other names are reserved than before.
+    pub reserved: bool,
     /// The agent stops.
     pub stop: bool,
 }
@@ -62,6 +64,7 @@ impl Batch {
             && self.links.is_empty()
             && self.resync.is_none()
             && self.adopt.is_empty()
+            && !self.reserved
             && !self.stop
     }
 }
@@ -143,6 +146,11 @@ impl Inbox {
     /// Ends the loop that takes from this inbox, after the step in hand.
     pub fn stop(&self) {
         self.change(|batch| batch.stop = true);
+    }
+
+    /// Other names are reserved than before: wakes the next pass.
+    pub fn reserved(&self) {
+        self.change(|batch| batch.reserved = true);
     }
 
     /// Takes everything; waits for something to come in, or until `deadline`.

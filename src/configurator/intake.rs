@@ -1,6 +1,7 @@
 //! From what came in to what must be looked at, and the look itself.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -46,6 +47,7 @@ impl Configurator {
                 self.accept_removals();
             }
         }
+        self.todo.triggers.extend(batch.reserved.then_some("request"));
         for name in batch.adopt {
             self.todo.triggers.insert("request");
             self.allow_adoption(&name);
@@ -353,6 +355,23 @@ impl Configurator {
                     }
                 }
             }
+        }
+    }
+
+    /// Takes what is reserved now, and marks everybody who wants a name about which something else holds than before.
+    pub(super) fn take_reserved(&mut self) {
+        let now = self.parts.reservations.get();
+        if Arc::ptr_eq(&now, &self.reserved) {
+            return;
+        }
+        let before = std::mem::replace(&mut self.reserved, now);
+        for name in before.differences(&self.reserved).filter_map(|name| HostIfName::new(name).ok()) {
+            self.todo.dirty.extend(self.desired.expecting(&name).cloned());
+            let Some(own) = self.own else { continue };
+            self.todo.dirty.extend(self.places.claims(&self.desired, own, &name).cloned());
+            // One of ours that bears it was left alone.
+            let logical = self.observed.at(own, name.as_str()).and_then(|(_, seen)| seen.logical());
+            self.todo.dirty.extend(logical.map(|(_, logical)| Key::from(logical.as_str())));
         }
     }
 

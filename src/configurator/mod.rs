@@ -16,6 +16,7 @@ pub mod places;
 pub mod plan;
 pub mod published;
 mod report;
+pub mod reservations;
 pub mod retry;
 pub mod status;
 pub mod task;
@@ -34,11 +35,12 @@ use crate::configurator::observed::Observed;
 use crate::configurator::places::Places;
 use crate::configurator::plan::{InSync, MOST_MOVES, Settings, World};
 use crate::configurator::published::Published;
+use crate::configurator::reservations::Reservations;
 use crate::configurator::retry::Retries;
 use crate::configurator::vpp::VppTaps;
 use crate::linux::Kernel;
 use crate::model::vpp::VppKey;
-use crate::model::{LinkId, NetnsId, NetnsSlot, Owner, Timestamp};
+use crate::model::{LinkId, NetnsId, NetnsSlot, Owner, ReservedNames, Timestamp};
 use crate::namespace::NetnsTracker;
 use crate::store::{StoreIdentity, Versioned};
 
@@ -72,6 +74,8 @@ pub struct Parts {
     pub memory: Box<dyn Memory>,
     /// Where everything is said.
     pub published: Arc<Published>,
+    /// Which names of the agent's own namespace are not to be touched.
+    pub reservations: Arc<Reservations>,
 }
 
 /// The configurator. One lock around it is the product's only lock over kernel work.
@@ -106,6 +110,8 @@ pub struct Configurator {
     last_reread: Option<Instant>,
     /// Wishes that the kernel fulfilled, by the revision of the value.
     fulfilled: HashMap<Key, i64>,
+    /// What is reserved, as of the last plan.
+    reserved: Arc<ReservedNames>,
     todo: Todo,
     /// A pass had very many steps.
     large: bool,
@@ -162,6 +168,7 @@ impl Configurator {
             reread_all: None,
             last_reread: None,
             fulfilled: HashMap::new(),
+            reserved: Arc::default(),
             todo: Todo::default(),
             large: false,
         }
@@ -210,6 +217,7 @@ impl Configurator {
             observed: &self.observed,
             own: self.own,
             vpp: &self.vpp,
+            reserved: &self.reserved,
             moves_left: self.moves_left,
             settings: Settings { hold: self.hold.is_some(), ..self.parts.settings },
         }

@@ -47,11 +47,14 @@ pub(super) struct Work {
 impl Configurator {
     pub(super) fn work(&mut self, proof: InSync, now: Now) -> Work {
         let mut work = Work::default();
+        self.take_reserved();
         let mut dirty = std::mem::take(&mut self.todo.dirty);
         let by_wish = std::mem::take(&mut self.todo.by_wish);
         self.leave_contended_alone(proof, &mut dirty, &mut work, now);
         let mut last: Vec<Step> = Vec::new();
         for round in 0..=ROUNDS {
+            // What can be seen of a host's link was reserved before: looked at after the kernel, it is never missed.
+            self.take_reserved();
             let plan = plan(self.world(), proof, &dirty);
             self.todo.dirty.extend(plan.queued.iter().cloned());
             if round == 0 {

@@ -3,9 +3,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::external_node::handover::PairFlows;
 use crate::model::{BypassRule, Owner};
-use crate::ovs::{Cookie, Flow, FlowDifference, FlowSet, FlowSink, OfPort, PairNumbers, PairView, Standing, Switch};
+use crate::ovs::{Cookie, Flow, FlowDifference, FlowError, FlowSet, FlowSink, OfPort, PairNumbers, PairView, Standing, Switch};
+
+/// The flows between the two ports of one NIC.
+pub trait PairFlows: Send + Sync + 'static {
+    /// Whether they stand, for ports of these numbers (host, uplink); without ports, whether any are left.
+    ///
+    /// # Errors
+    /// When the switch cannot be asked.
+    fn stand(&self, nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, FlowsError>;
+    /// Installs them in place of those that stand.
+    ///
+    /// # Errors
+    /// [`FlowsError`].
+    fn install(&self, nic: &str, ports: (OfPort, OfPort)) -> Result<(), FlowsError>;
+    /// Removes them; those that do not stand are removed.
+    ///
+    /// # Errors
+    /// [`FlowsError`].
+    fn remove(&self, nic: &str) -> Result<(), FlowsError>;
+}
+
+/// Why flows are not as they should be, in a sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum FlowsError {
+    /// A flow of somebody else stands in the way of one of ours.
+    #[error("{0}")]
+    InTheWay(String),
+    /// Open vSwitch did not do it.
+    #[error("{0}")]
+    NotDone(String),
+}
 
 /// Flows of the bridge's pairs.
 pub struct BridgeFlows {
@@ -23,8 +52,8 @@ impl BridgeFlows {
         Self { switch, sink, owner, rules, printed: Mutex::default() }
     }
 
-    fn wanted(&self) -> Result<FlowSet, String> {
-        let view = self.switch.read().map_err(|error| error.to_string())?;
+    fn wanted(&self) -> Result<FlowSet, FlowsError> {
+        let view = self.switch.read().map_err(|error| FlowsError::NotDone(error.to_string()))?;
         let numbers = view.pairs.values().filter_map(PairView::numbers);
         let pairs: Vec<PairNumbers> = numbers.map(|(host, uplink)| PairNumbers { host, uplink }).collect();
         Ok(FlowSet::new(&self.owner, &pairs, &self.rules))
@@ -34,33 +63,38 @@ impl BridgeFlows {
         self.printed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn difference(&self) -> Result<FlowDifference, String> {
-        let (wanted, standing) = (self.wanted()?, self.sink.standing().map_err(|error| error.to_string())?);
+    fn difference(&self) -> Result<FlowDifference, FlowsError> {
+        let (wanted, standing) = (self.wanted()?, self.sink.standing().map_err(failed)?);
         Ok(wanted.compare(&self.printed().as_written(&wanted, standing)))
     }
 
-    fn replace(&self) -> Result<(), String> {
+    fn replace(&self) -> Result<(), FlowsError> {
         let wanted = self.wanted()?;
-        self.sink.replace(&wanted).map_err(|error| error.to_string())?;
-        let standing = self.sink.standing().map_err(|error| error.to_string())?;
+        self.sink.replace(&wanted).map_err(failed)?;
+        let standing = self.sink.standing().map_err(failed)?;
         *self.printed() = Printed::learn(&wanted, standing);
         Ok(())
     }
 }
 
 impl PairFlows for BridgeFlows {
-    fn stand(&self, _nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, String> {
+    fn stand(&self, _nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, FlowsError> {
         let difference = self.difference()?;
         Ok(if ports.is_some() { difference.is_empty() } else { !difference.surplus.is_empty() })
     }
 
-    fn install(&self, _nic: &str, _ports: (OfPort, OfPort)) -> Result<(), String> {
+    fn install(&self, _nic: &str, _ports: (OfPort, OfPort)) -> Result<(), FlowsError> {
         self.replace()
     }
 
-    fn remove(&self, _nic: &str) -> Result<(), String> {
+    fn remove(&self, _nic: &str) -> Result<(), FlowsError> {
         self.replace()
     }
+}
+
+fn failed(error: FlowError) -> FlowsError {
+    let message = error.to_string();
+    if matches!(error, FlowError::InTheWay { .. }) { FlowsError::InTheWay(message) } else { FlowsError::NotDone(message) }
 }
 
 /// How this release of Open vSwitch prints flows of ours that were installed a moment ago, where it does otherwise than we write them: nothing that is

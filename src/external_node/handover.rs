@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use crate::external_node::flows::{FlowsError, PairFlows};
 use crate::external_node::identify::{find_nic, is_deaf, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
 use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
@@ -18,7 +19,7 @@ use crate::linux::KernelError;
 use crate::linux::nic::NicKernel;
 use crate::model::nic::{NicConfig, NicLink, difference};
 use crate::model::{Datapath, HostIfName, MacAddr};
-use crate::ovs::{Dpctl, Failing, NewPair, Notes, OfPort, OvsError, PairView, Switch};
+use crate::ovs::{Dpctl, Failing, NewPair, Notes, OvsError, PairView, Switch};
 
 /// More steps than the longest way has: each may be undone by others once or twice.
 const STEPS_MAX: usize = 64;
@@ -30,25 +31,6 @@ const MENDED_WITHIN: Duration = Duration::from_secs(3);
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// How long another process may have the NIC.
 const LOCK_WITHIN: Duration = Duration::from_secs(20);
-
-/// The flows between the two ports of one NIC.
-pub trait PairFlows: Send + Sync + 'static {
-    /// Whether they stand, for ports of these numbers (host, uplink); without ports, whether any are left.
-    ///
-    /// # Errors
-    /// A sentence, when the switch cannot be asked.
-    fn stand(&self, nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, String>;
-    /// Installs them in place of those that stand.
-    ///
-    /// # Errors
-    /// A sentence.
-    fn install(&self, nic: &str, ports: (OfPort, OfPort)) -> Result<(), String>;
-    /// Removes them; those that do not stand are removed.
-    ///
-    /// # Errors
-    /// A sentence.
-    fn remove(&self, nic: &str) -> Result<(), String>;
-}
 
 /// Why a step could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +50,7 @@ pub enum HandoverError {
         /// Of which NIC.
         nic: String,
         /// Why.
-        cause: String,
+        cause: FlowsError,
     },
     /// It was done, and what is read back is something else.
     #[error("{0}")]

@@ -109,6 +109,16 @@ pub enum JournalError {
 #[derive(Clone, Debug)]
 pub struct JournalFolder(PathBuf);
 
+impl JournalError {
+    /// The file or folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. } | Self::Damaged { path, .. } => path,
+        }
+    }
+}
+
 impl JournalFolder {
     /// Makes the folder below the state directory where it is missing.
     ///
@@ -159,16 +169,8 @@ impl JournalFolder {
         let path = self.path(journal.name());
         let unfinished = path.with_extension(UNFINISHED);
         let text = serde_json::to_vec_pretty(&Versioned { version: VERSION, journal }).map_err(io::Error::other);
-        let write = |text: &[u8]| {
-            let mut options = OpenOptions::new();
-            options.create(true).truncate(true).write(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC);
-            let mut file = options.open(&unfinished)?;
-            file.write_all(text)?;
-            file.sync_all()?;
-            fs::rename(&unfinished, &path)?;
-            self.sync()
-        };
-        text.and_then(|text| write(&text)).map_err(failed("write the journal", &path))
+        let written = text.and_then(|text| replace(&path, &unfinished, &text)).and_then(|()| self.sync());
+        written.map_err(failed("write the journal", &path))
     }
 
     /// Replaces a journal that cannot be read any more, which is kept beside it.
@@ -214,6 +216,16 @@ impl JournalFolder {
     fn sync(&self) -> io::Result<()> {
         File::open(&self.0)?.sync_all()
     }
+}
+
+/// Replaces a file by what is written beside it first. It is on disk when its folder is synced as well.
+pub(super) fn replace(path: &Path, unfinished: &Path, text: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(true).write(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC);
+    let mut file = options.open(unfinished)?;
+    file.write_all(text)?;
+    file.sync_all()?;
+    fs::rename(unfinished, path)
 }
 
 fn read(path: &Path) -> Result<Journal, JournalError> {

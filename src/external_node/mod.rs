@@ -14,6 +14,7 @@
 //! - [`attachment`]: what becomes of an attachment that is not confirmed.
 //! - [`stand_by`]: the process that undoes what an agent does not confirm.
 //! - [`flows`]: the flows of all NICs as one set.
+//! - [`rollback`]: that NICs were given back on request.
 //! - [`journal`]: the NIC's whole configuration on disk, from before it is touched until it is plain again.
 
 pub mod attachment;
@@ -25,6 +26,7 @@ pub mod journal;
 mod lock;
 pub mod phase;
 pub mod plan;
+pub mod rollback;
 pub mod selection;
 pub mod stand_by;
 pub mod suitability;

@@ -19,6 +19,7 @@ pub mod observed;
 pub mod ovs;
 pub mod owner;
 pub mod request;
+pub mod reserved;
 pub mod state;
 pub mod status;
 pub mod time;
@@ -40,6 +41,7 @@ pub use observed::{IfIndex, LinkId, LinkKind, ObservedAddress, ObservedLink, Ope
 pub use ovs::{Datapath, OvsdbTarget};
 pub use owner::{MarkKind, Owner};
 pub use request::{ExpectedMark, LinkChange, NewAddress, NewLink, NewTap, RestoredAddress};
+pub use reserved::{Reserved, ReservedNames};
 pub use state::{FieldError, Reason, State};
 pub use status::{InterfaceStatus, NamespaceStatus};
 pub use time::Timestamp;

@@ -99,6 +99,8 @@ pub struct SwitchView {
     pub pairs: BTreeMap<String, PairView>,
     /// Every port and interface of every bridge, ours included: the bridge that holds each name.
     pub names: BTreeMap<String, String>,
+    /// Those of them that are internal ports, whose devices Open vSwitch makes itself.
+    pub internal: BTreeMap<String, String>,
     /// Whether `ovs-vswitchd` has followed every change that asked for it.
     pub followed: bool,
 }
@@ -133,7 +135,9 @@ pub(super) fn view(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView 
     let mut view = ours(rows, label, bridge);
     for row in rows.bridges.values() {
         for port in row.ports.iter().filter_map(|id| rows.ports.get(id)) {
-            let interfaces = port.interfaces.iter().filter_map(|id| rows.interfaces.get(id)).map(|interface| &interface.name);
+            let rows = || port.interfaces.iter().filter_map(|id| rows.interfaces.get(id));
+            view.internal.extend(rows().filter(|row| row.kind == "internal").map(|internal| (internal.name.clone(), row.name.clone())));
+            let interfaces = rows().map(|interface| &interface.name);
             view.names.extend(interfaces.chain([&port.name]).map(|name| (name.clone(), row.name.clone())));
         }
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vnf_agent::external_node::handover::{Handover, HandoverError, HandoverSettings, Outcome, PairFlows, Purpose, Seen};
+use vnf_agent::external_node::handover::{FlowsError, Handover, HandoverError, HandoverSettings, Outcome, PairFlows, Purpose, Seen};
 use vnf_agent::external_node::journal::JournalFolder;
 use vnf_agent::external_node::phase::{Goal, Observation, Step};
 use vnf_agent::linux::netns_thread::cookie_of;
@@ -105,14 +105,14 @@ pub fn assert_reachable(host: &Host, when: &str) {
 pub struct NoFlows(Mutex<BTreeSet<String>>);
 
 impl PairFlows for NoFlows {
-    fn stand(&self, nic: &str, _ports: Option<(OfPort, OfPort)>) -> Result<bool, String> {
+    fn stand(&self, nic: &str, _ports: Option<(OfPort, OfPort)>) -> Result<bool, FlowsError> {
         Ok(self.0.lock().expect("no panic").contains(nic))
     }
-    fn install(&self, nic: &str, _ports: (OfPort, OfPort)) -> Result<(), String> {
+    fn install(&self, nic: &str, _ports: (OfPort, OfPort)) -> Result<(), FlowsError> {
         self.0.lock().expect("no panic").insert(nic.to_owned());
         Ok(())
     }
-    fn remove(&self, nic: &str) -> Result<(), String> {
+    fn remove(&self, nic: &str) -> Result<(), FlowsError> {
         self.0.lock().expect("no panic").remove(nic);
         Ok(())
     }

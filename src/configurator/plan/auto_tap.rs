@@ -49,6 +49,9 @@ impl<'a> Planner<'a> {
     fn stripped(&self, end: Ready<'a>) -> Option<LinkId> {
         let name = end.spec.host_if_name.as_str();
         let (id, seen) = self.world.observed.at(end.netns, name)?;
+        if self.is_reserved(id) {
+            return None;
+        }
         let link = &seen.link;
         let nobodys = seen.mark == Mark::Foreign && !link.alias.as_deref().is_some_and(|alias| alias.starts_with("vnf-agent:"));
         let tap = matches!(link.kind, LinkKind::Tun(_)) && *link.name == *name;
@@ -91,6 +94,10 @@ impl<'a> Planner<'a> {
 
     /// A TAP that is nobody's, under its temporary name.
     fn find_auto_tap(&self, temporary: &HostIfName, own: NetnsId) -> Result<LinkId, Verdict> {
+        if let Some(whose) = self.reserved_in(own, temporary.as_str()) {
+            let message = format!("the name `{temporary}` belongs to {whose}; the TAP is looked for when that has ended");
+            return Err(Verdict::Failed(Reason::NameConflict, message));
+        }
         let Some((id, seen)) = self.world.observed.at(own, temporary.as_str()) else { return Err(self.waits(temporary)) };
         let what = format!("{} `{}` (index {})", seen.link.kind.word(), seen.link.name.escape_debug(), id.ifindex);
         match (&seen.mark, &seen.link.kind) {
@@ -190,7 +197,7 @@ impl<'a> Planner<'a> {
     pub(super) fn give_back(&mut self, key: &Key, id: LinkId) {
         let Some(own) = self.world.own.filter(|own| self.world.observed.knows(*own)) else { return };
         let Some(seen) = self.world.observed.get(id) else { return };
-        if self.given_back.contains(&id) {
+        if self.given_back.contains(&id) || self.is_reserved(id) {
             return;
         }
         let (link, subject) = (&seen.link, self.subject(key, id.netns));
@@ -253,13 +260,15 @@ impl<'a> Planner<'a> {
         let wished = self.world.owner.temporary(&seen.link).or_else(|| HostIfName::new(&seen.link.name).ok())?;
         let free = |name: &HostIfName| {
             let there = self.world.observed.at(own, name.as_str()).is_none_or(|(other, _)| other == id);
-            there && !self.homes.contains(name) && !self.takes_name(own, name)
+            there && self.reserved_in(own, name.as_str()).is_none() && !self.homes.contains(name) && !self.takes_name(own, name)
         };
         if free(&wished) {
             return Some(wished);
         }
         let other = (1..=u16::MAX).filter_map(|n| like(&wished, n)).find(free)?;
-        let notice = format!("the TAP `{wished}` is given back as `{other}`: another link in the agent's own namespace has its name");
+        let notice = format!(
+            "the TAP `{wished}` is given back as `{other}`: another link in the agent's own namespace has its name, or is to have it"
+        );
         self.plan.notices.push(notice);
         Some(other)
     }

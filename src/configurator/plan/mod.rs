@@ -10,6 +10,7 @@ mod names;
 mod pair;
 mod remove;
 mod render;
+mod reserved;
 mod tap;
 mod verdict;
 
@@ -23,7 +24,7 @@ use crate::configurator::observed::Observed;
 use crate::configurator::places::Places;
 use crate::configurator::vpp::VppTaps;
 use crate::model::{ExpectedMark, LinkChange, NewAddress, NewLink, NewTap};
-use crate::model::{FieldError, HostIfName, InterfaceAddress, LinkId, NetnsId, Owner, Reason};
+use crate::model::{FieldError, HostIfName, InterfaceAddress, LinkId, NetnsId, Owner, Reason, ReservedNames};
 
 /// Stands among the dirty keys for links of ours that carry no logical name or whose removal was begun. No key of the store is called so.
 pub const LEFTOVERS: &str = "\0leftovers";
@@ -66,6 +67,8 @@ pub struct World<'a> {
     pub own: Option<NetnsId>,
     /// What VPP was told and told of its TAPs.
     pub vpp: &'a VppTaps,
+    /// Names of the agent's own namespace that are not to be taken, nor the links that bear them to be touched.
+    pub reserved: &'a ReservedNames,
     /// How many moves this pass may still make.
     pub moves_left: usize,
     /// Settings.

@@ -56,6 +56,9 @@ impl<'a> Planner<'a> {
     /// Whether the name that this end wants is free for `for_link` (`None`: for a new link). `Ok` holds the steps that free it.
     pub(super) fn occupied(&self, end: Ready<'a>, for_link: Option<LinkId>) -> Result<Vec<StepId>, Blocked> {
         let name = &end.spec.host_if_name;
+        if let Some(message) = self.name_is_reserved(end) {
+            return Err(Blocked::Held(message));
+        }
         let Some((id, seen)) = self.world.observed.at(end.netns, name.as_str()) else {
             let reserved = self.world.own == Some(end.netns) && self.reserved.contains(name);
             let message = || format!("a TAP that is given back to the program which made it has the name `{name}` in {}", end.spec.netns);

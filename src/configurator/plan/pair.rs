@@ -24,6 +24,9 @@ impl<'a> Planner<'a> {
             return;
         }
         let Some(wish) = self.world.desired.get(key) else { return };
+        if let Some(verdict) = self.frozen(wish) {
+            return self.say(key, verdict);
+        }
         match self.standing(wish) {
             Standing::Pair(a, b) if a.wish.key <= b.wish.key => self.plan_pair(a, b),
             Standing::Pair(a, b) => self.plan_pair(b, a),
@@ -112,7 +115,8 @@ impl<'a> Planner<'a> {
     /// Whether a kernel pair may stand for the wished one: `Some(false)` when one of its ends is ours, `Some(true)` when it is nobody's and may be adopted.
     fn may_take(&self, a: Ready<'a>, b: Ready<'a>, link_a: LinkId, link_b: LinkId) -> Option<bool> {
         let observed = self.world.observed;
-        if !observed.are_pair(link_a, link_b) {
+        // The NIC of an external node may be a veth itself.
+        if !observed.are_pair(link_a, link_b) || self.is_reserved(link_a) || self.is_reserved(link_b) {
             return None;
         }
         let (seen_a, seen_b) = (observed.get(link_a)?, observed.get(link_b)?);

@@ -75,14 +75,15 @@ impl Planner<'_> {
     /// Removes a link that we made, gives one back that we did not make; `because` says why, if it is to be made anew.
     pub(super) fn let_go(&mut self, key: &Key, link: LinkId, because: &str) {
         let Some(seen) = self.world.observed.get(link) else { return };
-        if seen.mark == Mark::Foreign {
+        if seen.mark == Mark::Foreign || self.is_reserved(link) {
             return;
         }
         if is_auto_tap(seen) {
             return self.give_back(key, link);
         }
         // One request removes both ends.
-        let other_end = self.world.observed.partner(link).is_some_and(|partner| self.doomed.contains(&partner));
+        let other_end =
+            self.world.observed.partner(link).is_some_and(|partner| self.doomed.contains(&partner) || self.is_reserved(partner));
         if other_end || !self.doomed.insert(link) {
             return;
         }

@@ -90,6 +90,9 @@ impl<'a> Planner<'a> {
     pub(super) fn name_is_its(&self, end: Ready<'a>, other: Ready<'a>) -> Result<(), Verdict> {
         one_name_each(end, other)?;
         let name = &end.spec.host_if_name;
+        if let Some(message) = self.name_is_reserved(end) {
+            return Err(Verdict::Failed(Reason::NameConflict, message));
+        }
         let has =
             self.world.observed.at(end.netns, name.as_str()).and_then(|(_, seen)| seen.logical()).map(|(_, logical)| logical.as_str());
         let claimants = self.world.places.claims(self.world.desired, end.netns, name);

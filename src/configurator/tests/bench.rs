@@ -11,7 +11,7 @@ use crate::configurator::published::Published;
 use crate::configurator::{Configurator, Now, Parts};
 use crate::linux::fake::{FakeWorld, NetnsSettings};
 use crate::linux::{LinkEvent, LinkSink};
-use crate::model::{AgentLabel, InterfaceStatus, NetnsId, NetnsRef, NetnsSlot, Owner, Reason, Timestamp};
+use crate::model::{AgentLabel, InterfaceStatus, NetnsId, NetnsRef, NetnsSlot, Owner, Reason, ReservedNames, Timestamp};
 use crate::namespace::{NetnsEvent, NetnsHandle, NetnsSink, NetnsTracker};
 use crate::store::{StoreEvent, StoreIdentity, StoreSink, Versioned};
 
@@ -342,6 +342,13 @@ impl Bench {
         self.run();
     }
 
+    /// Reserves these names and no others.
+    pub(super) fn reserve(&mut self, names: ReservedNames) {
+        assert!(self.agent.parts.reservations.set(names), "it is news");
+        self.inbox.reserved();
+        self.run();
+    }
+
     pub(super) fn ns(&self, name: &str) -> NetnsId {
         self.names[name]
     }
@@ -418,6 +425,7 @@ fn boot(
         tracker: tracker.clone(),
         memory: Box::new(memory.clone()),
         published: published.clone(),
+        reservations: Arc::default(),
     });
     (agent, tracker)
 }

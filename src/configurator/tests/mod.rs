@@ -10,6 +10,7 @@ mod pairs;
 mod plans;
 mod properties;
 mod removal;
+mod reserved;
 mod rules;
 mod states;
 mod taps;

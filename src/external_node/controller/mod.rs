@@ -15,8 +15,10 @@ pub mod diary;
 mod drive;
 mod dry_run;
 pub mod inbox;
+pub mod names;
 mod parts;
 pub mod published;
+mod rollback;
 mod status;
 mod wish;
 
@@ -26,10 +28,11 @@ use std::time::{Duration, Instant};
 use crate::external_node::attachment::resumed;
 use crate::external_node::handover::Seen;
 use crate::external_node::phase::Goal;
+use crate::external_node::rollback::Rollback;
 use crate::linux::nic::NicKernel;
 use crate::model::{Reason, Timestamp};
 use inbox::{Batch, NodeInbox};
-pub use parts::{Guardian, NodeParts, StoreState};
+pub use parts::{Guardian, NameKeeper, NodeParts, StoreState};
 use published::NodesView;
 use wish::{Chosen, Wishes};
 
@@ -51,6 +54,8 @@ struct Nic {
     rolled_back: bool,
     /// Whether what is remembered beside its ports is that of the wish.
     noted: bool,
+    /// Alternative names that it has, or had before it was touched.
+    altnames: BTreeSet<String>,
     seen: Option<Seen>,
 }
 
@@ -67,6 +72,10 @@ pub struct NodeController {
     parts: NodeParts,
     wishes: Wishes,
     nics: BTreeMap<String, Nic>,
+    /// A request to give everything back that holds.
+    rollback: Option<Rollback>,
+    /// Internal ports of all bridges, when the database was last read, and their bridges.
+    internal_ports: BTreeMap<String, String>,
     last_look: Option<Instant>,
     changed: bool,
     /// What woke it since the last look.
@@ -81,10 +90,13 @@ impl NodeController {
     #[must_use]
     pub fn new(parts: NodeParts) -> Self {
         let wishes = Wishes::new(parts.name.clone(), parts.namespace.clone());
+        let rollback = parts.rollbacks.read();
         let mut controller = Self {
             parts,
             wishes,
             nics: BTreeMap::new(),
+            rollback,
+            internal_ports: BTreeMap::new(),
             last_look: None,
             changed: true,
             triggers: BTreeSet::new(),
@@ -124,7 +136,10 @@ impl NodeController {
 
     /// Only what was looked at is told: a status that answers a wish speaks of what came of it.
     fn look(&mut self, inbox: &NodeInbox) {
+        self.review_rollback();
         self.choose();
+        self.apply_rollback();
+        self.reserve_names();
         // What begins now may take seconds.
         self.publish();
         let names: Vec<String> = self.nics.keys().cloned().collect();
@@ -136,6 +151,7 @@ impl NodeController {
         }
         self.triggers.clear();
         self.looked |= self.wishes.are_listed();
+        self.reserve_names();
         self.publish();
     }
 
@@ -161,7 +177,8 @@ impl NodeController {
                 Ok(journal) => {
                     let goal = resumed(&journal, self.parts.handover.boot_id(), NicKernel::uptime());
                     tracing::info!(nic = journal.name(), ?goal, "taking up what the journal tells");
-                    self.nics.insert(journal.name().to_owned(), Nic::new(goal));
+                    let altnames = journal.nic.altnames.iter().cloned().collect();
+                    self.nics.insert(journal.name().to_owned(), Nic { altnames, ..Nic::new(goal) });
                 }
                 Err(error) => tracing::error!(%error, "a NIC cannot be taken up"),
             }
@@ -175,7 +192,7 @@ impl NodeController {
         self.triggers.extend(woke.into_iter().filter_map(|(is, word)| is.then_some(word)));
         if self.wishes.take(batch.store) {
             // What was wrong may be right now.
-            self.nics.values_mut().for_each(|nic| (nic.due, nic.rolled_back) = (now, false));
+            self.nics.values_mut().for_each(|nic| nic.due = now);
         }
         if batch.switch {
             self.nics.values_mut().filter(|nic| nic.trouble.is_some()).for_each(|nic| nic.due = now);
@@ -187,7 +204,7 @@ impl NodeController {
         }
         if batch.roll_back.iter().any(|node| ours(node)) {
             self.changed = true;
-            self.nics.values_mut().for_each(|nic| (nic.rolled_back, nic.due) = (true, now));
+            self.take_rollback(now);
         }
         for asked in batch.dry_runs {
             let told = dry_run::run(&mut self.parts, &self.wishes, &asked.key, &asked.value);
@@ -198,16 +215,20 @@ impl NodeController {
     /// Which NICs the wish means, and which are to be given back.
     fn choose(&mut self) {
         let Some(wanted) = self.wishes.choose(&mut self.parts.handover, self.parts.allow_managed) else { return };
-        for (name, chosen) in wanted {
+        for (name, (chosen, altnames)) in wanted {
             let nic = self.nics.entry(name).or_insert_with(|| Nic::new(Goal::Attached));
             if nic.chosen.as_ref() != Some(&chosen) {
                 (nic.due, nic.noted) = (Instant::now(), false);
             }
+            nic.altnames.extend(altnames);
             nic.chosen = Some(chosen);
-            nic.goal = if nic.rolled_back { Goal::Plain } else { Goal::Attached };
+            nic.goal = Goal::Attached;
         }
-        for orphan in self.parts.handover.known_pairs() {
-            self.nics.entry(orphan).or_insert_with(|| Nic::new(Goal::Attached));
+        if let Some(view) = self.parts.handover.ports() {
+            self.internal_ports = view.internal;
+            for orphan in view.pairs.into_keys() {
+                self.nics.entry(orphan).or_insert_with(|| Nic::new(Goal::Attached));
+            }
         }
         let removals = self.parts.store.removals_allowed() && !self.wishes.is_unclear();
         for nic in self.nics.values_mut() {
@@ -235,6 +256,7 @@ impl Nic {
             attached_at: None,
             rolled_back: false,
             noted: false,
+            altnames: BTreeSet::new(),
             seen: None,
         }
     }

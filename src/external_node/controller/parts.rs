@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::diary::Diary;
 use super::published::PublishedNodes;
 use crate::external_node::handover::Handover;
+use crate::external_node::rollback::RollbackFile;
 use crate::linux::nic::RouteWatch;
-use crate::model::{InterfaceName, Timestamp};
+use crate::model::{InterfaceName, ReservedNames, Timestamp};
 
 /// Starts the process that stands by.
 pub trait Guardian: Send {
@@ -26,6 +27,12 @@ pub trait StoreState: Send {
     fn removals_allowed(&self) -> bool;
 }
 
+/// Keeps names from everybody else in this agent.
+pub trait NameKeeper: Send {
+    /// From its return on nobody takes one of these names in the agent's own namespace, nor begins to touch a link that bears one; others are free.
+    fn reserve(&self, names: ReservedNames);
+}
+
 /// What the controller is made of.
 pub struct NodeParts {
     /// Takes the steps.
@@ -40,10 +47,14 @@ pub struct NodeParts {
     pub published: Arc<PublishedNodes>,
     /// Remembers what was done.
     pub diary: Box<dyn Diary>,
+    /// Keeps the names that the host hangs on.
+    pub names: Box<dyn NameKeeper>,
     /// Our node's name.
     pub name: InterfaceName,
     /// Its Kubernetes namespace.
     pub namespace: InterfaceName,
+    /// Keeps a request to give back.
+    pub rollbacks: RollbackFile,
     /// The bridge, for statuses.
     pub bridge: String,
     /// Whether NICs may be taken from DHCP clients and network managers.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::published::{NodesView, OwnNode};
 use super::wish::{Chosen, Wish, Wishes};
 use super::{Nic, NodeParts};
-use crate::external_node::handover::{HandoverError, Seen};
+use crate::external_node::handover::{FlowsError, HandoverError, Seen};
 use crate::external_node::journal::Intent;
 use crate::external_node::phase::{Goal, Wait, phase};
 use crate::external_node::plan::{Names, plan};
@@ -51,6 +51,7 @@ pub(super) fn reason_of(error: &HandoverError) -> Reason {
     match error {
         HandoverError::Kernel(_) => Reason::KernelRefused,
         HandoverError::Switch(OvsError::NotYet { .. }) => Reason::Timeout,
+        HandoverError::Flows { cause: FlowsError::InTheWay(_), .. } => Reason::Contended,
         HandoverError::Switch(_) | HandoverError::Flows { .. } => Reason::OvsUnreachable,
         HandoverError::Journal(_) => Reason::KernelRefused,
         HandoverError::NotAsWished(_) => Reason::Contended,
@@ -182,6 +183,10 @@ fn verdict(wishes: &Wishes, nics: &BTreeMap<String, Nic>) -> (State, Option<Reas
     }
     if let Some(unclear) = wishes.unclear().first() {
         return (unclear.state, Some(unclear.reason), unclear.message.clone());
+    }
+    let plain = |nic: &Nic| nic.seen.as_ref().is_some_and(|seen| phase(&seen.observation) == Phase::Plain);
+    if let Some((name, _)) = nics.iter().find(|(_, nic)| nic.rolled_back && !plain(nic)) {
+        return (State::Pending, None, format!("{name} is being given back on request"));
     }
     if let Some((name, _)) = nics.iter().find(|(_, nic)| nic.rolled_back) {
         let message = format!("{name} was given back on request and stays so until the wish changes");

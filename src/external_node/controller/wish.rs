@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::external_node::handover::{Handover, HandoverError, Purpose};
+use crate::external_node::rollback::Wished;
 use crate::external_node::selection::{Candidate, SelectionError, select};
 use crate::external_node::stand_by::run_dir;
 use crate::external_node::suitability::{Examined, Manager, examine, leases, uplink_name};
@@ -18,6 +19,7 @@ use crate::store::{StoreEvent, Versioned};
 pub(super) struct Wish {
     pub(super) decoded: DecodedNode,
     pub(super) revision: i64,
+    value: String,
 }
 
 /// An interface of the wish that led to a NIC.
@@ -122,6 +124,11 @@ impl Wishes {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// What the store holds under our node's key, whatever it says.
+    pub(super) fn wished(&self) -> Option<Wished> {
+        self.all.get(self.name.as_str()).map(|wish| Wished { revision: wish.revision, value: wish.value.clone() })
+    }
+
     /// Our node's wish, if there is a valid one.
     pub(super) fn spec(&self) -> Option<&NodeSpec> {
         let wish = self.all.get(self.name.as_str())?;
@@ -139,7 +146,9 @@ impl Wishes {
     }
 
     /// The NICs that our node's wish means, by their own names; `None` as long as the wishes are not known.
-    pub(super) fn choose(&mut self, handover: &mut Handover, allow_managed: bool) -> Option<BTreeMap<String, Chosen>> {
+    ///
+    /// With each the alternative names that it has now.
+    pub(super) fn choose(&mut self, handover: &mut Handover, allow_managed: bool) -> Option<BTreeMap<String, (Chosen, Vec<String>)>> {
         if !self.listed {
             return None;
         }
@@ -156,7 +165,10 @@ impl Wishes {
                     match one(selector, &candidates, &links, handover, allow_managed) {
                         Ok(name) => {
                             let (selector, entity) = (selector.clone(), spec.entity(selector));
-                            if chosen.insert(name.clone(), Chosen { selector, entity, labels: spec.labels.clone() }).is_some() {
+                            let link = candidates.iter().map(|candidate| &candidate.link).find(|link| link.name == name);
+                            let altnames = link.map(|link| link.altnames.clone()).unwrap_or_default();
+                            let found = Chosen { selector, entity, labels: spec.labels.clone() };
+                            if chosen.insert(name.clone(), (found, altnames)).is_some() {
                                 let message = format!("two interfaces of the node lead to {name}; each NIC is chosen once");
                                 unclear.push(Unclear { state: State::Failed, reason: Reason::NicUnsuitable, message });
                             }
@@ -186,7 +198,8 @@ fn attachment() -> String {
 }
 
 fn read(last: &str, value: &Versioned) -> Wish {
-    Wish { decoded: decode_node(last, &value.value), revision: value.mod_revision }
+    let text = String::from_utf8_lossy(&value.value).into_owned();
+    Wish { decoded: decode_node(last, &value.value), revision: value.mod_revision, value: text }
 }
 
 /// The own name of the NIC that a selector means. One that stands behind the bridge already is not examined again.

@@ -8,9 +8,15 @@ use crate::external_node::identify::find_nic;
 use crate::external_node::selection::Candidate;
 use crate::linux::nic::Caretakers;
 use crate::model::nic::NicLink;
-use crate::ovs::Notes;
+use crate::ovs::{Notes, SwitchView};
 
 impl Handover {
+    /// What the database shows; nothing while it cannot be read.
+    #[must_use]
+    pub fn ports(&self) -> Option<SwitchView> {
+        self.switch.read().ok()
+    }
+
     /// Own names of the NICs of which the database has ports of ours; none while it cannot be read.
     #[must_use]
     pub fn known_pairs(&self) -> Vec<String> {
