@@ -5,7 +5,7 @@ mod support;
 
 use node_support::*;
 use serde_json::{Value, json};
-use support::{Agent, Etcd, Host, Nic, Ovs, eventually, eventually_eq};
+use support::{Agent, Etcd, Host, NETWORK, Nic, Ovs, eventually, eventually_eq};
 
 /// A NIC with routes, attached; everything in its place.
 struct Bed<'h> {
@@ -46,6 +46,7 @@ impl<'h> Bed<'h> {
         self.nic.passes_all_but(self.port, &[]);
         assert!(!self.host.run("ip address show dev nic0~").contains("inet"), "{what}");
         assert_eq!(self.mtus(), [json!(1400), json!(1400)], "{what}");
+        assert_eq!(link(self.host, "nic0")["address"], link(self.host, "nic0~")["address"], "{what}");
     }
 
     fn mtus(&self) -> Vec<Value> {
@@ -76,7 +77,9 @@ fn links_addresses_and_routes() {
         "ip link set nic0~ down",
         "ip link set nic0~ mtu 1300",
         "ip link set nic0 address 02:00:00:00:00:99",
+        "ip link set nic0~ address 02:00:00:00:00:99",
         "ip link set nic0~ name other0",
+        "ip link set nic0 name other0",
         "ip address add 10.199.0.2/24 dev nic0~",
         "nft flush ruleset",
     ] {
@@ -88,6 +91,37 @@ fn links_addresses_and_routes() {
     host.run("ip link set nic0 mtu 1300");
     eventually_long("the MTU is as it was", || if bed.mtus() == [json!(1400), json!(1400)] { Ok(()) } else { Err(bed.mtus()) });
     bed.given_back();
+}
+
+/// As when a driver is loaded anew: the kernel gives the NIC another name, as its own one is taken.
+#[test]
+fn a_nic_that_is_made_anew() {
+    let host = Host::new();
+    let mut bed = Bed::new(&host);
+    let mac = link(&host, "nic0~")["address"].as_str().expect("an address").to_owned();
+    let before = repairs(&bed.agent);
+    host.run("ip link del nic0~");
+    wait_for(&bed.etcd, "RETRYING", "LINK_MISSING", "not in this network namespace");
+    host.run(&format!("ip link add eth7 mtu 1400 address {mac} type veth peer name p-nic0 netns {NETWORK}"));
+    bed.nic.answer();
+    bed.is_repaired(before, "a NIC that is made anew");
+    bed.given_back();
+    assert!(!host.run("nft list tables").contains("vnf_agent"));
+}
+
+/// It may come back as another one, or never: nothing of ours is left when it is not wished any more.
+#[test]
+fn a_nic_that_is_gone() {
+    let host = Host::new();
+    let bed = Bed::new(&host);
+    host.run("ip link del nic0~");
+    wait_for(&bed.etcd, "RETRYING", "LINK_MISSING", "not in this network namespace");
+    unwish(&bed.etcd);
+    eventually_long("nothing is left", || {
+        let tables = host.run("nft list tables");
+        let left = tables.contains("vnf_agent") || host.link_names("").contains(&"nic0".to_owned());
+        if left { Err(tables + &host.run("ip link")) } else { Ok(()) }
+    });
 }
 
 #[test]

@@ -65,6 +65,31 @@ fn a_switch_that_hangs() {
     wait_plain(&host, "nic0", &before);
 }
 
+/// Nor does the port keep the host's routes when somebody changed the NIC's hardware address meanwhile.
+#[test]
+fn a_hardware_address_that_changes_while_all_hangs() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let _agent = agent(&host).started();
+    wish(&etcd, &interfaces());
+    wait_attached(&etcd, &["nic0"]);
+    let mac = link(&host, "nic0~")["address"].clone();
+    ovs.signal_switch(Signal::SIGSTOP);
+    ovs.signal_database(Signal::SIGSTOP);
+    host.run("ip link set nic0~ address 02:00:00:00:00:99");
+    wait_rescued(&host, &nic, "by the NIC, with another hardware address");
+    ovs.signal_database(Signal::SIGCONT);
+    ovs.signal_switch(Signal::SIGCONT);
+    wait_attached(&etcd, &["nic0"]);
+    nic.passes_all_but(5001, &[]);
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &before);
+    assert_eq!(link(&host, "nic0")["address"], mac);
+}
+
 /// Frozen when the way behind the bridge begins: the host stays where it is until the switch goes on.
 #[test]
 fn a_switch_that_hangs_from_the_beginning() {

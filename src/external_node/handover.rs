@@ -4,6 +4,7 @@
 //! blocks; it belongs on a thread of its own.
 
 mod datapath;
+mod ports;
 mod survey;
 
 use std::sync::Arc;
@@ -11,24 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use crate::external_node::flows::{FlowsError, PairFlows};
-use crate::external_node::identify::{find_nic, is_deaf, is_port, links_fit};
+use crate::external_node::identify::{find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
 use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
 use crate::external_node::suitability::uplink_name;
 use crate::linux::KernelError;
 use crate::linux::nic::NicKernel;
+use crate::model::Datapath;
 use crate::model::nic::{NicConfig, NicLink, difference};
-use crate::model::{Datapath, HostIfName, MacAddr};
-use crate::ovs::{Dpctl, Failing, NewPair, Notes, OvsError, PairView, Switch};
+use crate::ovs::{Dpctl, Notes, OvsError, PairView, Switch};
 
 /// More steps than the longest way has: each may be undone by others once or twice.
 const STEPS_MAX: usize = 64;
-/// How long new ports may take until they can be used.
-const PORTS_WITHIN: Duration = Duration::from_secs(10);
-/// How long ports that stand already may take until they are mended; after that they are made anew.
-const MENDED_WITHIN: Duration = Duration::from_secs(3);
-/// How long the switch may take to let go of its ports.
-const GONE_WITHIN: Duration = Duration::from_secs(5);
 /// How long another process may have the NIC.
 const LOCK_WITHIN: Duration = Duration::from_secs(20);
 
@@ -201,7 +196,9 @@ impl Handover {
         let links = self.kernel.links()?;
         let journal = unwritten.map_or_else(|| self.journals.load(name), |journal| Ok(Some(journal)))?;
         let uplink = journal.as_ref().map_or_else(|| uplink_name(name), |journal| journal.uplink.clone());
-        let nic = find_nic(&links, name, &uplink, journal.as_ref(), &self.settings.boot_id).cloned();
+        // Behind somebody else's ports it is nothing of ours, as long as no journal says that it was.
+        let is_ours = |nic: &&NicLink| journal.is_some() || nic.name == name || self.foreign_bridge(&uplink).is_none();
+        let nic = find_nic(&links, name, &uplink, journal.as_ref(), &self.settings.boot_id).filter(is_ours).cloned();
         let place = match &nic {
             None => NicPlace::Gone,
             Some(nic) if nic.name == name => NicPlace::OwnName,
@@ -214,7 +211,7 @@ impl Handover {
         let (rows, pair) = self.rows(name, journal.as_ref(), nic.as_ref(), holder.as_ref());
         let held = match &holder {
             None => NameHolder::NobodyElse,
-            Some(link) if is_port(link, pair.is_some(), nic.as_ref()) => NameHolder::Port,
+            Some(link) if is_port(link, pair.is_some(), nic.as_ref(), journal.as_ref()) => NameHolder::Port,
             Some(_) => NameHolder::Foreign,
         };
         let port = holder.as_ref().filter(|_| held == NameHolder::Port);
@@ -223,10 +220,8 @@ impl Handover {
         // A switch that does not answer would only keep us waiting.
         let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_alive.load(Ordering::Relaxed);
         let flows = answers && self.flows.stand(name, pair.as_ref().and_then(PairView::numbers)).unwrap_or(false);
-        let guard = match &nic {
-            Some(nic) => self.kernel.is_guarded(nic)?,
-            None => false,
-        };
+        let guarded = guarded(nic.as_ref(), journal.as_ref(), &self.settings.boot_id);
+        let guard = guarded.map_or(Ok(false), |link| self.kernel.is_guarded(&link))?;
         let guard_needed = journal.as_ref().map_or_else(|| self.only_listens(), |journal| journal.guard);
         let journal_state = match journal.as_ref().map(|journal| journal.intent) {
             None => JournalState::None,
@@ -242,12 +237,6 @@ impl Handover {
         Ok(Seen { observation, nic, holder, pair, journal })
     }
 
-    /// Whether the bridge only listens to its uplinks: that of a bridge that is there counts, not what one would be made with.
-    fn only_listens(&self) -> bool {
-        let bridge = self.switch.read().ok().and_then(|view| view.bridge);
-        bridge.map_or(self.settings.datapath == Datapath::Netdev, |bridge| bridge.datapath == Datapath::Netdev.as_str())
-    }
-
     fn rows(&self, name: &str, journal: Option<&Journal>, nic: Option<&NicLink>, holder: Option<&NicLink>) -> (Rows, Option<PairView>) {
         let view = match self.switch.read() {
             Ok(view) => view,
@@ -260,9 +249,11 @@ impl Handover {
         let Some(pair) = view.pairs.get(name).cloned() else { return (Rows::None, None) };
         let mac = journal.map(|journal| &journal.nic).or(nic).and_then(NicLink::mac);
         let deaf = holder.is_some_and(is_deaf);
+        // The ports are those of a link that is gone, whatever their rows say.
+        let anew = nic.zip(journal).is_some_and(|(nic, journal)| is_made_anew(nic, journal, &self.settings.boot_id));
         let rows = match (&pair.host, &pair.uplink) {
             (Some(host), Some(_))
-                if pair.numbers().is_some() && host.mac_in_use == mac && !deaf && self.switch_alive.load(Ordering::Relaxed) =>
+                if pair.numbers().is_some() && host.mac_in_use == mac && !deaf && !anew && self.switch_alive.load(Ordering::Relaxed) =>
             {
                 Rows::Ready
             }
@@ -317,6 +308,7 @@ impl Handover {
         let nic = || seen.nic.as_ref().ok_or_else(|| missing("the NIC"));
         let port = || seen.holder.as_ref().ok_or_else(|| missing("the port"));
         let journal = || seen.journal.clone().ok_or_else(|| missing("the journal"));
+        let guarded = || guarded(seen.nic.as_ref(), seen.journal.as_ref(), &self.settings.boot_id).ok_or_else(|| missing("the NIC"));
         match step {
             Step::WriteJournal => self.write_journal(name, seen, purpose)?,
             Step::MarkAttaching => {
@@ -328,7 +320,7 @@ impl Handover {
             Step::Rename => drop(self.kernel.rename(nic()?, &journal()?.uplink, &journal()?.config)?),
             Step::RenameBack => drop(self.kernel.rename(nic()?, name, &journal()?.config)?),
             Step::CreatePorts => self.create_ports(name, seen, &journal()?, purpose)?,
-            Step::MendLinks => self.mend_links(nic()?, port()?, journal()?.config.link.mtu)?,
+            Step::MendLinks => self.mend_links(nic()?, port()?, &journal()?)?,
             Step::InstallFlows => {
                 let ports = seen.pair.as_ref().and_then(PairView::numbers).ok_or_else(|| missing("a port"))?;
                 self.flows.install(name, ports).map_err(|cause| HandoverError::Flows { nic: name.to_owned(), cause })?;
@@ -346,8 +338,8 @@ impl Handover {
                 self.kernel.strip(port()?)?;
                 self.kernel.set_up(port()?, false)?;
             }
-            Step::Guard => self.kernel.guard(nic()?)?,
-            Step::DropGuard => self.kernel.unguard(nic()?)?,
+            Step::Guard => self.kernel.guard(&guarded()?)?,
+            Step::DropGuard => self.kernel.unguard(&guarded()?)?,
             Step::Confirm => self.confirm(name, port()?, journal()?, purpose)?,
             Step::DeletePorts => self.delete_ports(name, seen)?,
             Step::RemoveLeftover => self.remove_leftover(port()?)?,
@@ -417,63 +409,6 @@ impl Handover {
             tracing::error!(nic = name, %error, "the way back is gone without a note of it");
             journal
         }))
-    }
-
-    fn create_ports(&mut self, name: &str, seen: &Seen, journal: &Journal, purpose: &Purpose) -> Result<(), HandoverError> {
-        let unfit = |what: &str| HandoverError::NotAsWished(format!("make the ports of {name}: {what}"));
-        let mac = journal.nic.mac().ok_or_else(|| unfit("the NIC has no hardware address"))?;
-        self.switch.ensure_bridge(self.settings.datapath)?;
-        if seen.observation.rows == Rows::Broken {
-            // They may only have to notice that their devices are back.
-            match self.switch.wait_ready(name, mac, Failing::MayPass, MENDED_WITHIN) {
-                Ok(_) => return self.port_is_up_to_date(name, mac),
-                Err(OvsError::NotYet { .. } | OvsError::PortFailed { .. } | OvsError::NoPort { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        if seen.observation.rows != Rows::None {
-            self.delete_ports(name, seen)?;
-        }
-        let host = HostIfName::new(name).map_err(|why| unfit(&why.to_string()))?;
-        let uplink = HostIfName::new(&journal.uplink).map_err(|why| unfit(&why.to_string()))?;
-        let notes = purpose.notes.clone();
-        self.switch.create_pair(&NewPair { host, uplink, mac, mtu: journal.config.link.mtu, notes })?;
-        self.switch.wait_ready(name, mac, Failing::Ends, PORTS_WITHIN)?;
-        self.port_is_up_to_date(name, mac)
-    }
-
-    fn mend_links(&mut self, nic: &NicLink, port: &NicLink, mtu: u32) -> Result<(), HandoverError> {
-        self.kernel.set_up(nic, true)?;
-        for link in [nic, port].into_iter().filter(|link| link.mtu != mtu) {
-            self.kernel.set_mtu(link, mtu)?;
-        }
-        Ok(())
-    }
-
-    /// The database may be ahead of the kernel, or speak of a time before the switch died.
-    fn port_is_up_to_date(&mut self, name: &str, mac: MacAddr) -> Result<(), HandoverError> {
-        self.switch.wait_followed(PORTS_WITHIN)?;
-        // It has just answered.
-        self.switch_alive.store(true, Ordering::Relaxed);
-        let links = self.kernel.links()?;
-        match links.iter().find(|link| link.name == name) {
-            Some(port) if port.mac() == Some(mac) => Ok(()),
-            Some(port) => Err(HandoverError::NotAsWished(format!("the port {name} has the hardware address {}, not {mac}", port.mac))),
-            None => Err(HandoverError::NotAsWished(format!("Open vSwitch says that the port {name} is there, and the kernel has none"))),
-        }
-    }
-
-    fn delete_ports(&mut self, name: &str, seen: &Seen) -> Result<(), HandoverError> {
-        self.switch.delete_pair(name)?;
-        match self.switch.wait_gone(name, GONE_WITHIN) {
-            Ok(()) => Ok(()),
-            // A switch that is dead leaves its link behind, which is seen and removed then.
-            Err(OvsError::NotYet { .. }) => {
-                seen.nic.iter().for_each(|nic| self.leave_datapath(seen, nic));
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
     }
 
     fn confirm(&mut self, name: &str, port: &NicLink, journal: Journal, purpose: &Purpose) -> Result<(), HandoverError> {

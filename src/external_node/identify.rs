@@ -6,7 +6,8 @@ use crate::model::nic::NicLink;
 /// `IFF_LOWER_UP`: an internal port of the user-space datapath has none while nobody serves it.
 const IFF_LOWER_UP: u32 = 0x1_0000;
 
-/// The NIC: by its index in the boot that the journal speaks of, else by its hardware address; without a journal by its own name.
+/// The NIC: by its index in the boot that the journal speaks of, else by its hardware address, as its driver may have made it anew; without a journal
+/// by its own name.
 pub(super) fn find_nic<'a>(
     links: &'a [NicLink],
     name: &str,
@@ -19,17 +20,33 @@ pub(super) fn find_nic<'a>(
         let by_name = |wanted: &str| links.iter().find(|link| link.name == wanted && !is_ports(link));
         return by_name(name).or_else(|| by_name(uplink));
     };
-    if journal.boot_id == boot_id {
-        return links.iter().find(|link| link.ifindex == journal.nic.ifindex && link.kind == journal.nic.kind);
+    let by_index = |link: &&NicLink| link.ifindex == journal.nic.ifindex && link.kind == journal.nic.kind;
+    if let Some(nic) = links.iter().find(by_index).filter(|_| journal.boot_id == boot_id) {
+        return Some(nic);
     }
-    let same = |link: &&NicLink| link.mac == journal.nic.mac && link.kind == journal.nic.kind && !is_ports(link);
+    // Ports of other links may bear the address of one of them.
+    let same = |link: &&NicLink| link.mac == journal.nic.mac && link.kind == journal.nic.kind && link.master == 0 && !is_ports(link);
     links.iter().filter(same).find(|link| link.name == name || link.name == uplink).or_else(|| links.iter().find(same))
 }
 
-/// Whether the uplink is up, and both links have the host's MTU.
+/// Whether the NIC is another link than the one that the journal of this boot speaks of: what was made for that one does not serve it.
+pub(super) fn is_made_anew(nic: &NicLink, journal: &Journal, boot_id: &str) -> bool {
+    journal.boot_id == boot_id && nic.ifindex != journal.nic.ifindex
+}
+
+/// The link whose index names the guard: the one that the journal of this boot began with, although the NIC may be gone or made anew since.
+pub(super) fn guarded(nic: Option<&NicLink>, journal: Option<&Journal>, boot_id: &str) -> Option<NicLink> {
+    let begun = journal.filter(|journal| journal.boot_id == boot_id).map(|journal| &journal.nic);
+    match (nic, begun) {
+        (Some(nic), Some(begun)) => Some(NicLink { ifindex: begun.ifindex, ..nic.clone() }),
+        (nic, begun) => nic.or(begun).cloned(),
+    }
+}
+
+/// Whether the uplink is up and has the NIC's hardware address, and both links have the host's MTU.
 pub(super) fn links_fit(journal: &Journal, nic: Option<&NicLink>, port: Option<&NicLink>) -> bool {
     let mtu = |link: Option<&NicLink>| link.is_none_or(|link| link.mtu == journal.config.link.mtu);
-    nic.is_none_or(|nic| nic.up) && mtu(nic) && mtu(port)
+    nic.is_none_or(|nic| nic.up && nic.mac == journal.nic.mac) && mtu(nic) && mtu(port)
 }
 
 /// Whether nobody serves a port of the user-space datapath.
@@ -42,7 +59,59 @@ fn is_internal(link: &NicLink) -> bool {
     ["tun", "openvswitch"].contains(&&*link.kind)
 }
 
-/// Whether the link that has the NIC's name is the bridge's port, or what is left of it.
-pub(super) fn is_port(link: &NicLink, has_rows: bool, nic: Option<&NicLink>) -> bool {
-    is_internal(link) && (has_rows || nic.is_some_and(|nic| nic.mac == link.mac))
+/// Whether the link that has the NIC's name is the bridge's port, or what is left of it. The port has the hardware address that the NIC had when it was
+/// put behind the bridge, whatever was made of the NIC's own since.
+pub(super) fn is_port(link: &NicLink, has_rows: bool, nic: Option<&NicLink>, journal: Option<&Journal>) -> bool {
+    let mut of_nic = nic.into_iter().chain(journal.map(|journal| &journal.nic));
+    is_internal(link) && (has_rows || of_nic.any(|nic| nic.mac == link.mac))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::external_node::journal::tests::journal;
+
+    const OTHER: &str = "02:00:00:00:00:99";
+
+    #[test]
+    fn a_nic_that_was_made_anew_is_found_by_its_address() {
+        let journal = journal();
+        let (name, uplink) = (journal.name().to_owned(), journal.uplink.clone());
+        let anew = NicLink { name: "eth1".into(), ifindex: 9, ..journal.nic.clone() };
+        let find = |links: &[NicLink], boot: &str| find_nic(links, &name, &uplink, Some(&journal), boot).map(|link| link.ifindex);
+        let port = NicLink { ifindex: 8, kind: "tun".into(), ..journal.nic.clone() };
+        for boot in ["b", "later"] {
+            assert_eq!(find(&[port.clone(), anew.clone()], boot), Some(9), "{boot}");
+            assert_eq!(find(&[port.clone(), NicLink { master: 5, ..anew.clone() }], boot), None, "{boot}");
+            assert_eq!(find(&[NicLink { mac: OTHER.into(), ..anew.clone() }], boot), None, "{boot}");
+        }
+        assert!(
+            is_made_anew(&anew, &journal, "b") && !is_made_anew(&anew, &journal, "later") && !is_made_anew(&journal.nic, &journal, "b")
+        );
+        // While the one that the journal speaks of is there, no other one is it; whatever its address is now.
+        let own = NicLink { mac: OTHER.into(), ..journal.nic.clone() };
+        assert_eq!(find(&[anew, own], "b"), Some(journal.nic.ifindex));
+    }
+
+    #[test]
+    fn a_port_is_known_by_the_address_that_the_nic_had() {
+        let journal = journal();
+        let nic = NicLink { mac: OTHER.into(), ..journal.nic.clone() };
+        let port = NicLink { kind: "tun".into(), ..journal.nic.clone() };
+        assert!(is_port(&port, false, Some(&nic), Some(&journal)) && is_port(&port, false, None, Some(&journal)));
+        assert!(!is_port(&port, false, Some(&nic), None) && is_port(&port, true, None, None));
+        let foreign = NicLink { mac: "02:00:00:00:00:98".into(), ..port };
+        assert!(!is_port(&foreign, false, Some(&nic), Some(&journal)));
+        assert!(!is_port(&journal.nic, true, Some(&nic), Some(&journal)));
+    }
+
+    #[test]
+    fn a_guard_keeps_its_name_when_its_nic_goes_or_comes_anew() {
+        let journal = journal();
+        let anew = NicLink { name: "eth1".into(), ifindex: 9, ..journal.nic.clone() };
+        let index = |nic: Option<&NicLink>, boot: &str| guarded(nic, Some(&journal), boot).map(|link| (link.ifindex, link.name));
+        assert_eq!(index(None, "b"), Some((2, journal.nic.name.clone())));
+        assert_eq!(index(Some(&anew), "b"), Some((2, "eth1".to_owned())));
+        assert_eq!((index(Some(&anew), "later"), index(None, "later")), (Some((9, "eth1".to_owned())), None));
+    }
 }

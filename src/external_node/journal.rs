@@ -191,6 +191,8 @@ impl JournalFolder {
     /// `WouldBlock` when it is not free within the limit.
     pub fn lock(&self, nic: &str, limit: Duration) -> Result<NicLock, JournalError> {
         let path = lock::path(&self.path(nic));
+        // Whoever removed the folder must not keep anybody from giving a NIC back. Where it cannot be made, the lock says why.
+        let _ = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
         lock::take(&path, limit).map_err(failed("lock", &path))
     }
 
@@ -308,6 +310,16 @@ pub(crate) mod tests {
         folder.drop("eth0.7-x").unwrap();
         folder.drop("eth0.7-x").unwrap();
         assert!(folder.all().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_folder_that_was_removed_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = JournalFolder::open(&dir.path().join("state")).unwrap();
+        fs::remove_dir_all(dir.path().join("state")).unwrap();
+        let _lock = folder.lock("eth0.7-x", Duration::from_secs(60)).unwrap();
+        folder.write(&journal()).unwrap();
+        assert_eq!(folder.load("eth0.7-x").unwrap(), Some(journal()));
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub struct Observation {
     pub on_port: Share,
     /// The ports.
     pub rows: Rows,
-    /// Whether the uplink is up and both links have the MTU that they shall have; only looked at behind the bridge.
+    /// Whether the uplink is up with the NIC's hardware address, and both links have the MTU that they shall have; only looked at behind the bridge.
     pub links_fit: bool,
     /// Whether the flows are there.
     pub flows: bool,
@@ -111,7 +111,7 @@ pub enum Step {
     Rename,
     /// Make both ports in one transaction, and wait until they are usable.
     CreatePorts,
-    /// Set the uplink up, and both MTUs.
+    /// Set the uplink up, its hardware address, and both MTUs.
     MendLinks,
     /// Install the flows.
     InstallFlows,
@@ -348,7 +348,7 @@ pub fn lacks(seen: &Observation) -> Vec<&'static str> {
         (seen.holder == NameHolder::Foreign, "another link has its name"),
         (seen.holder == NameHolder::NobodyElse, "its port is not there"),
         (seen.rows != Rows::Ready, "its ports in the database are missing or cannot be used"),
-        (!seen.links_fit, "its uplink is down, or a link has another MTU"),
+        (!seen.links_fit, "its uplink is down or has another hardware address, or a link has another MTU"),
         (!seen.flows, "its flows are not there"),
         (seen.on_port != Share::All, "settings, addresses or routes are missing on its port"),
         (seen.on_nic != Share::None, "addresses or routes are on the uplink"),

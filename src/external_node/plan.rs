@@ -87,7 +87,7 @@ pub fn words(step: Step, names: &Names) -> String {
         Step::MarkDetaching => format!("write the present configuration of {host} into the journal, with the way leading back"),
         Step::Rename => format!("rename {host} to {uplink} and free the name {host}"),
         Step::CreatePorts => format!("make the ports {uplink} and {host} (internal) on bridge {bridge} and wait until both can be used"),
-        Step::MendLinks => format!("set {uplink} up, and {uplink} and {host} to the MTU in the journal"),
+        Step::MendLinks => format!("set {uplink} up, and its hardware address and the MTU of {uplink} and {host} to those in the journal"),
         Step::InstallFlows => format!("install the flows between {uplink} and {host}"),
         Step::CopyToPort => format!("bring the port {host} up and give it the settings, addresses and routes"),
         Step::StripNic => format!("remove the addresses and routes from {uplink}"),

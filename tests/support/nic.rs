@@ -41,14 +41,10 @@ impl Host {
         let far = nic.far_end();
         self.run(&format!("ip link add {name} type veth peer name {far} netns {NETWORK}"));
         self.run(&format!("ip link set {name} mtu {MTU} up"));
-        self.run(&format!("ip -n {NETWORK} link set {far} mtu {MTU} up"));
         let [v4, v6] = nic.addresses();
-        let [far_v4, far_v6] = nic.far_addresses();
         self.run(&format!("ip address add {v4}/24 dev {name}"));
         self.run(&format!("ip address add {v6}/64 dev {name} nodad"));
-        self.run(&format!("ip -n {NETWORK} address add {far_v4}/24 dev {far}"));
-        self.run(&format!("ip -n {NETWORK} address add {far_v6}/64 dev {far} nodad"));
-        self.inside(NETWORK, || switch_off_checksum_offload(&far));
+        nic.answer();
         nic
     }
 
@@ -71,6 +67,16 @@ impl Host {
 }
 
 impl Nic<'_> {
+    /// Sets the other side up, which has nothing yet: that of a NIC that was just plugged in.
+    pub fn answer(&self) {
+        let (host, far) = (self.host, self.far_end());
+        host.run(&format!("ip -n {NETWORK} link set {far} mtu {MTU} up"));
+        let [far_v4, far_v6] = self.far_addresses();
+        host.run(&format!("ip -n {NETWORK} address add {far_v4}/24 dev {far}"));
+        host.run(&format!("ip -n {NETWORK} address add {far_v6}/64 dev {far} nodad"));
+        host.inside(NETWORK, || switch_off_checksum_offload(&far));
+    }
+
     fn far_end(&self) -> String {
         format!("p-{}", &self.name[..self.name.len().min(13)])
     }

@@ -7,6 +7,7 @@ use crate::external_node::handover::{Handover, HandoverError};
 use crate::external_node::identify::find_nic;
 use crate::external_node::selection::Candidate;
 use crate::linux::nic::Caretakers;
+use crate::model::Datapath;
 use crate::model::nic::NicLink;
 use crate::ovs::{Notes, SwitchView};
 
@@ -15,6 +16,12 @@ impl Handover {
     #[must_use]
     pub fn ports(&self) -> Option<SwitchView> {
         self.switch.read().ok()
+    }
+
+    /// Whether the bridge only listens to its uplinks: that of a bridge that is there counts, not what one would be made with.
+    pub(super) fn only_listens(&self) -> bool {
+        let bridge = self.switch.read().ok().and_then(|view| view.bridge);
+        bridge.map_or(self.settings.datapath == Datapath::Netdev, |bridge| bridge.datapath == Datapath::Netdev.as_str())
     }
 
     /// Own names of the NICs of which the database has ports of ours; none while it cannot be read.

@@ -25,8 +25,8 @@ pub use watch::RouteWatch;
 use crate::linux::KernelError;
 use crate::linux::counters::Counters;
 use crate::linux::socket::{Failure, RouteSocket};
-use crate::model::IfIndex;
 use crate::model::nic::{Difference, NicAddress, NicConfig, NicLink, difference};
+use crate::model::{IfIndex, MacAddr};
 use crate::namespace::NetnsHandle;
 
 /// The NICs of one namespace, the agent's own.
@@ -135,6 +135,15 @@ impl NicKernel {
     /// What the kernel says.
     pub fn set_mtu(&mut self, link: &NicLink, mtu: u32) -> Result<(), KernelError> {
         write::set_link(self, link, Some(mtu), None).map_err(|failure| failure.attempting(format!("set the MTU of {} to {mtu}", link.name)))
+    }
+
+    /// Sets a link's hardware address.
+    ///
+    /// # Errors
+    /// What the kernel says: some devices take another one only while they are down.
+    pub fn set_mac(&mut self, link: &NicLink, mac: MacAddr) -> Result<(), KernelError> {
+        let attempted = || format!("set the hardware address of {} to {mac}", link.name);
+        write::set_mac(self, link, mac).map_err(|failure| failure.attempting(attempted()))
     }
 
     /// Removes a link, for good.

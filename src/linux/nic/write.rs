@@ -12,8 +12,8 @@ use crate::linux::nic::sysctl::ADDR_GEN_MODE;
 use crate::linux::nic::{NicKernel, read, sysctl};
 use crate::linux::socket::Failure;
 use crate::linux::{KernelError, LinkChange, encode};
-use crate::model::IfIndex;
 use crate::model::nic::{Difference, Message, NicAddress, NicConfig, NicLink, NicRoute, difference};
+use crate::model::{IfIndex, MacAddr};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
@@ -149,6 +149,13 @@ pub(super) fn strip(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Kernel
 /// Changes MTU and state of a link, in one request.
 pub(super) fn set_link(kernel: &mut NicKernel, link: &NicLink, mtu: Option<u32>, up: Option<bool>) -> Result<(), Failure> {
     let change = LinkChange { mtu, up, ..LinkChange::default() };
+    let Some(request) = encode::set_link(NicKernel::index(link)?, &change) else { return Ok(()) };
+    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+}
+
+/// Changes the hardware address of a link.
+pub(super) fn set_mac(kernel: &mut NicKernel, link: &NicLink, mac: MacAddr) -> Result<(), Failure> {
+    let change = LinkChange { mac: Some(mac), ..LinkChange::default() };
     let Some(request) = encode::set_link(NicKernel::index(link)?, &change) else { return Ok(()) };
     kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
 }

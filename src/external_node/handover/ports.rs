@@ -1,0 +1,93 @@
+//! Making, mending and removing the two ports of one NIC.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::external_node::handover::{Handover, HandoverError, Purpose, Seen};
+use crate::external_node::identify::is_made_anew;
+use crate::external_node::journal::Journal;
+use crate::external_node::phase::Rows;
+use crate::model::nic::NicLink;
+use crate::model::{HostIfName, MacAddr};
+use crate::ovs::{Failing, NewPair, OvsError};
+
+/// How long new ports may take until they can be used.
+const PORTS_WITHIN: Duration = Duration::from_secs(10);
+/// How long ports that stand already may take until they are mended; after that they are made anew.
+const MENDED_WITHIN: Duration = Duration::from_secs(3);
+/// How long the switch may take to let go of its ports.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+
+impl Handover {
+    pub(super) fn create_ports(&mut self, name: &str, seen: &Seen, journal: &Journal, purpose: &Purpose) -> Result<(), HandoverError> {
+        let unfit = |what: &str| HandoverError::NotAsWished(format!("make the ports of {name}: {what}"));
+        let mac = journal.nic.mac().ok_or_else(|| unfit("the NIC has no hardware address"))?;
+        self.switch.ensure_bridge(self.settings.datapath)?;
+        let nic = seen.nic.as_ref().filter(|nic| is_made_anew(nic, journal, &self.settings.boot_id));
+        if seen.observation.rows == Rows::Broken && nic.is_none() {
+            // They may only have to notice that their devices are back.
+            match self.switch.wait_ready(name, mac, Failing::MayPass, MENDED_WITHIN) {
+                Ok(_) => match self.port_is_up_to_date(name, mac) {
+                    // Its link has another name or address now, which its owner does not look after.
+                    Err(HandoverError::NotAsWished(_)) => {}
+                    outcome => return outcome,
+                },
+                Err(OvsError::NotYet { .. } | OvsError::PortFailed { .. } | OvsError::NoPort { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if seen.observation.rows != Rows::None {
+            self.delete_ports(name, seen)?;
+        }
+        let host = HostIfName::new(name).map_err(|why| unfit(&why.to_string()))?;
+        let uplink = HostIfName::new(&journal.uplink).map_err(|why| unfit(&why.to_string()))?;
+        let notes = purpose.notes.clone();
+        self.switch.create_pair(&NewPair { host, uplink, mac, mtu: journal.config.link.mtu, notes })?;
+        self.switch.wait_ready(name, mac, Failing::Ends, PORTS_WITHIN)?;
+        self.port_is_up_to_date(name, mac)?;
+        if let Some(nic) = nic {
+            // These ports are the new link's: from here on it is the NIC.
+            let known = NicLink { ifindex: nic.ifindex, ..journal.nic.clone() };
+            self.journals.write(&Journal { nic: known, ..journal.clone() })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn mend_links(&mut self, nic: &NicLink, port: &NicLink, journal: &Journal) -> Result<(), HandoverError> {
+        let mtu = journal.config.link.mtu;
+        self.kernel.set_up(nic, true)?;
+        if let Some(mac) = journal.nic.mac().filter(|_| nic.mac != journal.nic.mac) {
+            self.kernel.set_mac(nic, mac)?;
+        }
+        for link in [nic, port].into_iter().filter(|link| link.mtu != mtu) {
+            self.kernel.set_mtu(link, mtu)?;
+        }
+        Ok(())
+    }
+
+    /// The database may be ahead of the kernel, or speak of a time before the switch died.
+    fn port_is_up_to_date(&mut self, name: &str, mac: MacAddr) -> Result<(), HandoverError> {
+        self.switch.wait_followed(PORTS_WITHIN)?;
+        // It has just answered.
+        self.switch_alive.store(true, Ordering::Relaxed);
+        let links = self.kernel.links()?;
+        match links.iter().find(|link| link.name == name) {
+            Some(port) if port.mac() == Some(mac) => Ok(()),
+            Some(port) => Err(HandoverError::NotAsWished(format!("the port {name} has the hardware address {}, not {mac}", port.mac))),
+            None => Err(HandoverError::NotAsWished(format!("Open vSwitch says that the port {name} is there, and the kernel has none"))),
+        }
+    }
+
+    pub(super) fn delete_ports(&mut self, name: &str, seen: &Seen) -> Result<(), HandoverError> {
+        self.switch.delete_pair(name)?;
+        match self.switch.wait_gone(name, GONE_WITHIN) {
+            Ok(()) => Ok(()),
+            // A switch that is dead leaves its link behind, which is seen and removed then.
+            Err(OvsError::NotYet { .. }) => {
+                seen.nic.iter().for_each(|nic| self.leave_datapath(seen, nic));
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
