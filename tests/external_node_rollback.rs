@@ -114,3 +114,30 @@ fn it_is_finished_by_the_next_agent() {
     assert!(!rig.go(Rest::Attached, 0), "a new wish ends it");
     assert!(!request.exists());
 }
+
+/// Another bridge in the configuration is for what comes: what stands behind the old one is kept there, and given back from there.
+#[test]
+fn another_bridge_in_the_configuration_leaves_nothing_on_the_old_one() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let mut first = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    first.stop();
+    drop(first);
+    let mut second = agent(&host).with(&["--ovs-bridge", "br-other"]).started();
+    eventually("it is said", || second.log().contains("NICs stand behind another bridge"));
+    wait_attached(&etcd, &["nic0"]);
+    nic.passes_all_but(5001, &[]);
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &before);
+    assert_eq!(ovs.vsctl("list-ports br-int").trim(), "");
+    second.restart();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    assert!(ovs.vsctl("list-ports br-other").contains("nic0~"));
+    nic.passes_all_but(5002, &[]);
+}

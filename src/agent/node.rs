@@ -138,15 +138,16 @@ fn has_reason_to_live(state_dir: &Path, inbox: &NodeInbox, published: &Published
 
 fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(NodeController, SwitchWatch)> {
     let config = &setup.config;
+    let journals = JournalFolder::open(&config.state_dir)?;
+    let bridge = bridge_in_use(&journals, &config.ovs.bridge)?;
     let place = Place {
         target: config.ovs.db.clone(),
-        bridge: config.ovs.bridge.clone(),
+        bridge: bridge.clone(),
         datapath: config.ovs.datapath,
         label: config.label.clone(),
         rules: config.node.bypass_rules.clone(),
         confirm_within: config.node.confirm_timeout,
     };
-    let journals = JournalFolder::open(&config.state_dir)?;
     let (handover, watch) = handover(&place, setup.own.clone(), journals, Some(inbox.clone()))?;
     let legal = |what: &str, text: &str| InterfaceName::new(text).map_err(|why| anyhow::anyhow!("{what} `{text}` {why}"));
     let order = Order {
@@ -154,7 +155,7 @@ fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(Node
         attachment: String::new(),
         state_dir: config.state_dir.clone(),
         ovs_db: config.ovs.db.to_string(),
-        bridge: config.ovs.bridge.clone(),
+        bridge: bridge.clone(),
         label: config.label.to_string(),
         netdev: config.ovs.datapath == Datapath::Netdev,
         bypass_rules: config.node.bypass_rules.iter().map(BypassRule::fields).collect(),
@@ -176,10 +177,22 @@ fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(Node
         rollbacks: RollbackFile::of(&config.state_dir),
         name: legal("node name", &config.node.name)?,
         namespace: legal("node namespace", &config.node.namespace)?,
-        bridge: config.ovs.bridge.clone(),
+        bridge,
         allow_managed: config.node.allow_managed,
     };
     Ok((NodeController::new(parts), watch))
+}
+
+/// The bridge that NICs stand behind already goes before the one of the configuration: what was made there must be found, to be kept or given back.
+fn bridge_in_use(journals: &JournalFolder, configured: &str) -> anyhow::Result<String> {
+    let in_use = journals.all()?.into_iter().flatten().map(|journal| journal.bridge).find(|bridge| bridge != configured);
+    let Some(bridge) = in_use else { return Ok(configured.to_owned()) };
+    tracing::warn!(
+        bridge,
+        configured,
+        "NICs stand behind another bridge than the configured one: it is used until they are given back and the agent starts anew"
+    );
+    Ok(bridge)
 }
 
 /// Where NICs are put.
