@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::configurator::inbox::Inbox;
 use crate::configurator::published::{PassRecord, Published, StepRecord};
 use crate::configurator::reservations::Reservations;
+use crate::external_node::attachment::Heard;
 use crate::external_node::controller::diary::{Diary, NodeRecord};
 use crate::external_node::controller::inbox::NodeInbox;
 use crate::external_node::controller::names::journalled;
@@ -29,7 +30,7 @@ use crate::external_node::stand_by::{self, Order};
 use crate::linux::nic::{NicKernel, RouteWatch};
 use crate::linux::{LinkEvent, LinkSink};
 use crate::model::key::NODE_CONFIG_PREFIX;
-use crate::model::{AgentLabel, BypassRule, Datapath, InterfaceName, NetnsId, OvsdbTarget, Owner, ReservedNames, Timestamp};
+use crate::model::{AgentLabel, BypassRule, Datapath, InterfaceName, NetnsId, OvsdbTarget, Owner, ReservedNames};
 use crate::namespace::{self, NetnsHandle};
 use crate::ovs::{Dpctl, Ofctl, OvsClient, OvsEvent, OvsOptions, OvsSink, Switch, SwitchWatch, management_socket};
 use crate::store::{StoreEvent, StoreHealth, StoreSink};
@@ -320,10 +321,9 @@ struct Store {
 }
 
 impl StoreState for Store {
-    fn last_heard(&self) -> Option<Timestamp> {
+    fn last_heard(&self) -> Heard {
         let health = self.health.borrow();
-        // The embedded one is on this host.
-        (health.kind == "etcd").then(|| health.last_heard.unwrap_or_default())
+        if health.kind == "etcd" { Heard::At(health.last_heard.unwrap_or_default()) } else { Heard::Always }
     }
 
     fn removals_allowed(&self) -> bool {

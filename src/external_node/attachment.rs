@@ -5,6 +5,7 @@
 
 use crate::external_node::journal::{Intent, Journal};
 use crate::external_node::phase::Goal;
+use crate::model::Timestamp;
 
 /// How much longer than the agent itself the process that stands by waits, seconds: an agent that lives undoes it in order and says why.
 pub const GRACE: u64 = 5;
@@ -44,6 +45,26 @@ pub fn resumed(journal: &Journal, boot_id: &str, uptime: u64) -> Goal {
     let of_earlier_boot = journal.boot_id != boot_id;
     let unproved = !journal.confirmed && (of_earlier_boot || uptime >= journal.confirm_until);
     if journal.intent == Intent::Detaching || unproved { Goal::Plain } else { Goal::Attached }
+}
+
+/// What had last been heard of the store at some moment.
+///
+/// Moments are held against each other for equality alone: clocks are set, above all soon after a boot, and a host that was cut off a second ago
+/// must not be taken for one that is not because its clock went back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It is on this host, and cannot be out of reach.
+    Always,
+    /// Then; never at all is the earliest moment there is.
+    At(Timestamp),
+}
+
+impl Heard {
+    /// Whether the store was heard of since that moment.
+    #[must_use]
+    pub fn is_news_since(self, then: Self) -> bool {
+        self == Self::Always || self != then
+    }
 }
 
 #[cfg(test)]
@@ -101,5 +122,14 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn a_clock_that_was_set_proves_nothing() {
+        let at = |seconds: u64| Heard::At((std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)).into());
+        assert!(!at(7).is_news_since(at(7)) && !Heard::At(Timestamp::default()).is_news_since(Heard::At(Timestamp::default())));
+        // Heard of again, by a clock that went forward or back in between.
+        assert!(at(9).is_news_since(at(7)) && at(3).is_news_since(at(7)));
+        assert!(Heard::Always.is_news_since(Heard::Always) && Heard::Always.is_news_since(at(7)));
     }
 }

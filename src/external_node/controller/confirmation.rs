@@ -12,8 +12,8 @@ impl NodeController {
     /// The host reached its store after the NIC was moved: that is the proof. Not in time: the way back.
     pub(super) fn await_confirmation(&mut self, name: &str) {
         let Some(nic) = self.nics.get(name) else { return };
-        let (Some(attached_at), Some(journal)) = (nic.attached_at, nic.seen.as_ref().and_then(|seen| seen.journal.clone())) else { return };
-        let proved = self.parts.store.last_heard().is_none_or(|heard| heard > attached_at) && self.wishes.are_listed();
+        let (Some(then), Some(journal)) = (nic.unproved, nic.seen.as_ref().and_then(|seen| seen.journal.clone())) else { return };
+        let proved = self.parts.store.last_heard().is_news_since(then) && self.wishes.are_listed();
         if proved {
             self.confirm(name, &journal.attachment);
         } else if is_overdue(&journal, NicKernel::uptime()) {
@@ -26,7 +26,7 @@ impl NodeController {
             Ok(true) => {
                 tracing::info!(nic = name, "confirmed: the host reaches its store");
                 if let Some(nic) = self.nics.get_mut(name) {
-                    nic.attached_at = None;
+                    nic.unproved = None;
                     if let Some(journal) = nic.seen.as_mut().and_then(|seen| seen.journal.as_mut()) {
                         journal.confirmed = true;
                     }
@@ -39,7 +39,7 @@ impl NodeController {
     }
 
     pub(super) fn confirm_all(&mut self) {
-        let names: Vec<String> = self.nics.iter().filter(|(_, nic)| nic.attached_at.is_some()).map(|(name, _)| name.clone()).collect();
+        let names: Vec<String> = self.nics.iter().filter(|(_, nic)| nic.unproved.is_some()).map(|(name, _)| name.clone()).collect();
         for name in names {
             if let Some(journal) = self.nics.get(&name).and_then(|nic| nic.seen.as_ref()).and_then(|seen| seen.journal.clone()) {
                 self.confirm(&name, &journal.attachment);
@@ -55,7 +55,7 @@ impl NodeController {
         }
         self.remember(name, seen);
         if let Some(nic) = self.nics.get_mut(name) {
-            nic.attached_at = None;
+            nic.unproved = None;
         }
         self.parts.published.counters.taken_over.fetch_add(1, Ordering::Relaxed);
         let message = format!("the attachment of {name} was not confirmed in time, and was undone");

@@ -27,7 +27,7 @@ impl NodeController {
         if nic.due > now && nic.attempt > 0 {
             return;
         }
-        let (goal, waiting) = (nic.goal, nic.attached_at.is_some());
+        let (goal, waiting) = (nic.goal, nic.unproved.is_some());
         if waiting && self.was_given_back(name) {
             return;
         }
@@ -85,7 +85,7 @@ impl NodeController {
             self.watch_routes(name, None);
             let nic = self.nics.get_mut(name);
             if let Some(nic) = nic.filter(|nic| nic.chosen.is_some()) {
-                (nic.attempt, nic.trouble, nic.attached_at) = (0, None, None);
+                (nic.attempt, nic.trouble, nic.unproved) = (0, None, None);
                 self.remember(name, seen);
             } else {
                 tracing::info!(nic = name, "given back");
@@ -104,14 +104,14 @@ impl NodeController {
         let confirmed = seen.journal.as_ref().is_some_and(|journal| journal.confirmed);
         let Some(nic) = self.nics.get_mut(name) else { return };
         (nic.attempt, nic.trouble, nic.noted) = (0, None, noted);
-        if nic.attached_at.is_none() && !nic.seen.as_ref().is_some_and(status::is_attached) {
+        if nic.unproved.is_none() && !nic.seen.as_ref().is_some_and(status::is_attached) {
             tracing::info!(nic = name, "attached");
         }
         nic.seen = Some(seen);
         if confirmed {
-            nic.attached_at = None;
+            nic.unproved = None;
         } else {
-            nic.attached_at.get_or_insert_with(status::wall_now);
+            nic.unproved.get_or_insert_with(|| self.parts.store.last_heard());
             nic.due = Instant::now() + Duration::from_secs(1);
             let attachment = nic.seen.as_ref().and_then(|seen| seen.journal.as_ref()).map(|journal| journal.attachment.clone());
             // It may have ended with an agent before this one, or by somebody's hand.
@@ -169,7 +169,7 @@ impl NodeController {
             Err(error) => format!("{why}; and undoing it failed: {error}"),
         };
         if let Some(nic) = self.nics.get_mut(name) {
-            nic.attached_at = None;
+            nic.unproved = None;
         }
         self.failed(name, Reason::Timeout, message);
     }

@@ -25,12 +25,12 @@ mod wish;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::external_node::attachment::resumed;
+use crate::external_node::attachment::{Heard, resumed};
 use crate::external_node::handover::Seen;
 use crate::external_node::phase::Goal;
 use crate::external_node::rollback::Rollback;
 use crate::linux::nic::NicKernel;
-use crate::model::{Reason, Timestamp};
+use crate::model::Reason;
 use inbox::{Batch, NodeInbox};
 pub use parts::{Guardian, NameKeeper, NodeParts, StoreState};
 use published::NodesView;
@@ -49,8 +49,8 @@ struct Nic {
     attempt: u32,
     due: Instant,
     trouble: Option<Trouble>,
-    /// Since when it stands attached and waits for the store.
-    attached_at: Option<Timestamp>,
+    /// It stands attached and waits for the store, of which this had been heard by then.
+    unproved: Option<Heard>,
     rolled_back: bool,
     /// Whether what is remembered beside its ports is that of the wish.
     noted: bool,
@@ -125,7 +125,7 @@ impl NodeController {
         self.take_in(batch, now);
         let rested = self.last_look.is_none_or(|last| now >= last + LOOK_PAUSE);
         let overdue = self.last_look.is_none_or(|last| now >= last + LOOK_EVERY);
-        let due = self.nics.values().any(|nic| nic.due <= now && (nic.attempt > 0 || nic.attached_at.is_some()));
+        let due = self.nics.values().any(|nic| nic.due <= now && (nic.attempt > 0 || nic.unproved.is_some()));
         if (self.changed && rested) || overdue || due {
             self.changed = false;
             self.last_look = Some(now);
@@ -158,8 +158,7 @@ impl NodeController {
     fn next_due(&self) -> Instant {
         let now = Instant::now();
         let regular = self.last_look.map_or(now, |last| if self.changed { last + LOOK_PAUSE } else { last + LOOK_EVERY });
-        let retries =
-            self.nics.values().filter(|nic| nic.attempt > 0 || nic.attached_at.is_some()).map(|nic| nic.due.max(now + LOOK_PAUSE));
+        let retries = self.nics.values().filter(|nic| nic.attempt > 0 || nic.unproved.is_some()).map(|nic| nic.due.max(now + LOOK_PAUSE));
         retries.chain([regular]).min().unwrap_or(regular)
     }
 
@@ -253,7 +252,7 @@ impl Nic {
             attempt: 0,
             due: Instant::now(),
             trouble: None,
-            attached_at: None,
+            unproved: None,
             rolled_back: false,
             noted: false,
             altnames: BTreeSet::new(),

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::diary::Diary;
 use super::published::PublishedNodes;
+use crate::external_node::attachment::Heard;
 use crate::external_node::handover::Handover;
 use crate::external_node::rollback::RollbackFile;
 use crate::linux::nic::RouteWatch;
-use crate::model::{InterfaceName, ReservedNames, Timestamp};
+use crate::model::{InterfaceName, ReservedNames};
 
 /// Starts the process that stands by.
 pub trait Guardian: Send {
@@ -21,8 +22,8 @@ pub trait Guardian: Send {
 
 /// What the controller asks about the store.
 pub trait StoreState: Send {
-    /// When the store was last heard of; `None` when it cannot be out of reach.
-    fn last_heard(&self) -> Option<Timestamp>;
+    /// When the store was last heard of.
+    fn last_heard(&self) -> Heard;
     /// Whether what is missing in the store may be removed (no HOLD).
     fn removals_allowed(&self) -> bool;
 }

@@ -91,7 +91,7 @@ pub(super) fn view(parts: &NodeParts, wishes: &Wishes, nics: &BTreeMap<String, N
     }
     view.entities = nics.iter().filter_map(|(name, nic)| entity(parts, name, nic)).collect();
     if wishes.spec().is_some() || !nics.is_empty() {
-        let unconfirmed = nics.iter().filter(|(_, nic)| nic.attached_at.is_some()).map(|(name, _)| name.clone()).collect();
+        let unconfirmed = nics.iter().filter(|(_, nic)| nic.unproved.is_some()).map(|(name, _)| name.clone()).collect();
         let plan = plans(parts, wishes, nics);
         view.own = Some(OwnNode { name: parts.name.to_string(), nics: nics.keys().cloned().collect(), unconfirmed, plan });
     }
@@ -192,7 +192,7 @@ fn verdict(wishes: &Wishes, nics: &BTreeMap<String, Nic>) -> (State, Option<Reas
         let message = format!("{name} was given back on request and stays so until the wish changes");
         return (State::Failed, Some(Reason::NicUnsuitable), message);
     }
-    if let Some((name, _)) = nics.iter().find(|(_, nic)| nic.attached_at.is_some()) {
+    if let Some((name, _)) = nics.iter().find(|(_, nic)| nic.unproved.is_some()) {
         return (State::Pending, None, format!("{name} is attached; it waits for the host to reach its store"));
     }
     let attached = |nic: &Nic| nic.goal == Goal::Attached && nic.seen.as_ref().is_some_and(is_attached);
