@@ -8,7 +8,7 @@
 //! - [`suitability`]: whether that NIC may be touched at all, and the uplink's name.
 //! - [`phase`]: from what kernel, database and journal show to the next step, forwards or backwards. Nothing is remembered.
 //! - [`plan`]: the steps as they can be shown before they are taken.
-//! - [`identify`]: which link is the NIC, and which the bridge's port.
+//! - `identify`: which link is the NIC, and which the bridge's port.
 //! - [`handover`]: takes the steps.
 //! - [`controller`]: from the store's wishes to NICs that stand where they shall, and statuses.
 //! - [`attachment`]: what becomes of an attachment that is not confirmed.

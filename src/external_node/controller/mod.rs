@@ -3,7 +3,7 @@
 //! Interface to the others, all of it without waiting:
 //! - in: [`NodeInbox`] takes events of the store (keys below `external/config/v1/node/`), of Open vSwitch and of the kernel, and requests
 //!   ([`NodeInbox::confirm`], [`NodeInbox::roll_back`]);
-//! - out: [`PublishedNodes`] holds statuses, references and plans; whoever publishes or serves them subscribes;
+//! - out: [`PublishedNodes`](published::PublishedNodes) holds statuses, references and plans; whoever publishes or serves them subscribes;
 //! - [`Guardian`] starts the process that stands by for a dead agent.
 //!
 //! A NIC's record holds only what is for people and for the pace (since when, how often in a row it failed, when it is due); where the NIC is and what
