@@ -56,6 +56,28 @@ fn connections_outlive_the_move_there_and_back() {
     is_bearable(&ping, &udp);
 }
 
+/// What goes on past the switch for a while is not invalid when it comes back to it.
+#[test]
+fn a_connection_outlives_another_move() {
+    let host = Host::new();
+    let _nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let _ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let _agent = agent(&host).started();
+    let talk = Talk::start(&host, "", NETWORK, "10.199.0.1:5002".parse().expect("an address"));
+    for _ in 0..2 {
+        wish(&etcd, &json!([{"name": "nic0"}]));
+        wait_attached(&etcd, &["nic0"]);
+        talk.wait_for_some();
+        unwish(&etcd);
+        wait_plain(&host, "nic0", &before);
+        // More than a window of TCP.
+        (0..10).for_each(|_| talk.wait_for_some());
+    }
+    talk.end();
+}
+
 /// Labels and the addresses of the selector are only notes: they change in the database, in statuses and references, and nowhere else.
 #[test]
 fn other_notes_move_nothing() {

@@ -23,6 +23,11 @@ pub trait PairFlows: Send + Sync + 'static {
     /// # Errors
     /// [`FlowsError`].
     fn remove(&self, nic: &str) -> Result<(), FlowsError>;
+    /// Lets the switch take up anew the connections that did not come past it for a while.
+    ///
+    /// # Errors
+    /// [`FlowsError`].
+    fn forget_connections(&self) -> Result<(), FlowsError>;
 }
 
 /// Why flows are not as they should be, in a sentence.
@@ -89,6 +94,10 @@ impl PairFlows for BridgeFlows {
 
     fn remove(&self, _nic: &str) -> Result<(), FlowsError> {
         self.replace()
+    }
+
+    fn forget_connections(&self) -> Result<(), FlowsError> {
+        self.sink.forget_connections().map_err(|error| FlowsError::NotDone(error.to_string()))
     }
 }
 

@@ -329,10 +329,14 @@ impl Handover {
             Step::CopyToPort => {
                 let Journal { intent, config, .. } = journal()?;
                 let wish = if intent == Intent::Attached { config.lasting() } else { config };
+                self.take_up_connections(name, seen);
                 self.kernel.put(&wish, port()?, true)?;
             }
             Step::CopyToNic => self.kernel.put(&journal()?.config, nic()?, nic()?.name == name)?,
-            Step::StripNic => self.kernel.strip(nic()?)?,
+            Step::StripNic => {
+                self.kernel.strip(nic()?)?;
+                self.take_up_connections(name, seen);
+            }
             Step::StripPort => {
                 self.leave_datapath(seen, nic()?);
                 self.kernel.strip(port()?)?;

@@ -31,6 +31,8 @@ pub enum Call {
     Replace,
     /// [`FlowSink::standing`].
     Standing,
+    /// [`FlowSink::forget_connections`].
+    ForgetConnections,
 }
 
 /// How it fails.
@@ -238,6 +240,10 @@ impl FlowSink for FakeOvs {
 
     fn standing(&self) -> Result<BTreeSet<Standing>, FlowError> {
         self.flow_call(Call::Standing, |state| state.flows.clone())
+    }
+
+    fn forget_connections(&self) -> Result<(), FlowError> {
+        self.flow_call(Call::ForgetConnections, |_| ())
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::dump;
-use super::flows::{Cookie, FlowSet, OWNER_BITS, Standing};
+use super::flows::{Cookie, FlowSet, OWNER_BITS, Standing, ZONES};
 use super::process::{self, Failure};
 use super::transaction::OPENFLOW;
 use crate::model::Owner;
@@ -61,6 +61,13 @@ pub trait FlowSink: Send + Sync + 'static {
     /// # Errors
     /// [`FlowError`].
     fn standing(&self) -> Result<BTreeSet<Standing>, FlowError>;
+
+    /// Forgets what is known of connections in our zones: each is new when its next packet comes. A connection that went on elsewhere for a while is
+    /// outside of the window that was tracked, and invalid for good.
+    ///
+    /// # Errors
+    /// [`FlowError`].
+    fn forget_connections(&self) -> Result<(), FlowError>;
 }
 
 /// The real [`FlowSink`].
@@ -126,5 +133,12 @@ impl FlowSink for Ofctl {
 
     fn standing(&self) -> Result<BTreeSet<Standing>, FlowError> {
         Ok(dump::ours(self.dump("read the flows")?, self.owner))
+    }
+
+    fn forget_connections(&self) -> Result<(), FlowError> {
+        for zone in ZONES {
+            self.run("forget connections", &["ct-flush-zone", &self.bridge, &zone.to_string()], String::new())?;
+        }
+        Ok(())
     }
 }

@@ -208,12 +208,15 @@ pub struct Talk {
 /// How long an answer of a connection may take: TCP repeats what is lost ever more seldom.
 const PATIENT: Duration = Duration::from_secs(100);
 
+/// How much is said at a time, bytes: within a second it is more than a window of TCP, so that who was not told of all of it is outside.
+const WORD: usize = 1024;
+
 impl Talk {
     pub fn start(host: &Host, from: &str, to: &str, address: SocketAddr) -> Self {
         let listener = host.inside(to, || TcpListener::bind(address)).expect("the address is there and its port is free");
         std::thread::spawn(move || {
             let Ok((mut stream, _)) = listener.accept() else { return };
-            let mut word = [0; 8];
+            let mut word = [0; WORD];
             while stream.read_exact(&mut word).is_ok() && stream.write_all(&word).is_ok() {}
         });
         let stream = host.inside(from, || TcpStream::connect_timeout(&address, PATIENT)).expect("it connects");
@@ -248,10 +251,12 @@ fn talk(mut stream: TcpStream, stop: &AtomicBool, said: &AtomicUsize) -> std::io
     let (mut longest, mut number) = (Duration::ZERO, 0_u64);
     while !stop.load(Ordering::SeqCst) {
         let asked = Instant::now();
-        stream.write_all(&number.to_be_bytes())?;
-        let mut answer = [0; 8];
+        let mut word = [0; WORD];
+        word[..8].copy_from_slice(&number.to_be_bytes());
+        stream.write_all(&word)?;
+        let mut answer = [0; WORD];
         stream.read_exact(&mut answer)?;
-        assert_eq!(u64::from_be_bytes(answer), number);
+        assert_eq!(answer, word);
         longest = longest.max(asked.elapsed());
         number += 1;
         said.fetch_add(1, Ordering::SeqCst);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::external_node::handover::{Handover, HandoverError, Purpose, Seen};
 use crate::external_node::identify::is_made_anew;
 use crate::external_node::journal::Journal;
-use crate::external_node::phase::Rows;
+use crate::external_node::phase::{Rows, Share};
 use crate::model::nic::NicLink;
 use crate::model::{HostIfName, MacAddr};
 use crate::ovs::{Failing, NewPair, OvsError};
@@ -19,6 +19,17 @@ const MENDED_WITHIN: Duration = Duration::from_secs(3);
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 
 impl Handover {
+    /// What the host sent and heard by its NIC did not come past the switch, which would take what follows for invalid. Once before the host turns to the port, so that
+    /// no kill in between leaves it undone, and once after. A switch that cannot do it is told of, and no reason to stay.
+    pub(super) fn take_up_connections(&self, name: &str, seen: &Seen) {
+        if seen.observation.on_nic == Share::None {
+            return;
+        }
+        if let Err(problem) = self.flows.forget_connections() {
+            tracing::warn!(nic = name, %problem, "connections that went on without the switch may be cut");
+        }
+    }
+
     pub(super) fn create_ports(&mut self, name: &str, seen: &Seen, journal: &Journal, purpose: &Purpose) -> Result<(), HandoverError> {
         let unfit = |what: &str| HandoverError::NotAsWished(format!("make the ports of {name}: {what}"));
         let mac = journal.nic.mac().ok_or_else(|| unfit("the NIC has no hardware address"))?;
