@@ -17,6 +17,7 @@ pub mod model;
 pub mod namespace;
 pub mod ovs;
 pub mod panics;
+mod program;
 pub mod proto;
 pub mod state_dir;
 pub mod status_feed;

@@ -1,4 +1,4 @@
-//! Runs one of Open vSwitch's own programs, with a limit to how long it may take.
+//! Runs another program (`nft`, those of Open vSwitch) in the namespaces of the calling thread, with a limit to how long it may take.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Why a program did not do what it was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// It could not be started; in the system's words.
     NotRun(String),
     /// It took too long, and was ended.
@@ -19,7 +19,7 @@ pub(super) enum Failure {
 }
 
 /// Its standard output, once it has ended well.
-pub(super) fn run(program: &Path, words: &[&str], input: String, limit: Duration) -> Result<String, Failure> {
+pub(crate) fn run(program: &Path, words: &[&str], input: String, limit: Duration) -> Result<String, Failure> {
     let not_run = |error: io::Error| Failure::NotRun(error.to_string());
     let mut command = Command::new(program);
     let mut child = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(not_run)?;
@@ -51,7 +51,7 @@ fn converse(child: &mut Child, input: String, limit: Duration) -> Option<(String
 fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (sender, receiver) = channel();
     // Where no thread can be had the sender is gone, which the receiver takes as silence.
-    let _ = thread::Builder::new().name("ovs-program".to_owned()).spawn(move || sender.send(work()));
+    let _ = thread::Builder::new().name("program".to_owned()).spawn(move || sender.send(work()));
     receiver
 }
 

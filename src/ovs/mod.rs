@@ -18,7 +18,6 @@ mod ids;
 mod message;
 mod ofctl;
 mod presence;
-mod process;
 mod rows;
 mod session;
 mod stream;

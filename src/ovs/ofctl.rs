@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::dump;
 use super::flows::{Cookie, FlowSet, OWNER_BITS, Standing, ZONES};
-use super::process::{self, Failure};
 use super::transaction::OPENFLOW;
 use crate::model::Owner;
+use crate::program::{self, Failure};
 
 /// Why flows are not as they should be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,7 +108,7 @@ impl Ofctl {
     /// Runs the program to its end, or to that of our patience.
     fn run(&self, attempted: &str, words: &[&str], input: String) -> Result<String, FlowError> {
         let words: Vec<&str> = ["-O", OPENFLOW].into_iter().chain(words.iter().copied()).collect();
-        process::run(&self.program, &words, input, self.limit).map_err(|failure| match failure {
+        program::run(&self.program, &words, input, self.limit).map_err(|failure| match failure {
             Failure::NotRun(cause) => FlowError::NotRun { attempted: attempted.to_owned(), cause },
             Failure::NoAnswer => FlowError::NoAnswer { attempted: attempted.to_owned(), limit: self.limit },
             Failure::Refused(cause) => FlowError::Refused { attempted: attempted.to_owned(), cause },

@@ -3,10 +3,9 @@
 //! The user-space datapath of Open vSwitch only listens to its uplink; the host would see every frame too, and answer past the flows. An nftables
 //! chain at ingress drops what the host would see; who listens to raw frames sees them before. The kernel's datapath needs none of this.
 
-use std::io::{self, Write};
-use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
 
 use nix::errno::Errno;
 
@@ -14,10 +13,10 @@ use crate::linux::KernelError;
 use crate::linux::nic::{NicKernel, sysctl};
 use crate::linux::socket::Failure;
 use crate::model::nic::NicLink;
+use crate::program;
 
 /// How long `nft` may take.
 const DEADLINE: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// By index: the table outlives a rename of the link.
 fn table(link: &NicLink) -> String {
@@ -56,25 +55,11 @@ fn nft(kernel: &mut NicKernel, commands: &str) -> Result<String, Failure> {
 }
 
 fn run(commands: &str) -> io::Result<String> {
-    let mut command = Command::new("nft");
-    command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| io::Error::other(format!("run nft: {error}")))?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(commands.as_bytes())?;
-    }
-    let deadline = Instant::now() + DEADLINE;
-    while child.try_wait()?.is_none() {
-        if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            return Err(io::Error::other(format!("nft did not end within {} s", DEADLINE.as_secs())));
-        }
-        sleep(LOOK_EVERY);
-    }
-    let output = child.wait_with_output()?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let words = String::from_utf8_lossy(&output.stderr);
-    Err(io::Error::other(format!("nft: {}", words.lines().next().unwrap_or("failed without a word"))))
+    program::run(Path::new("nft"), &["-f", "-"], commands.to_owned(), DEADLINE).map_err(|failure| {
+        io::Error::other(match failure {
+            program::Failure::NotRun(cause) => format!("run nft: {cause}"),
+            program::Failure::NoAnswer => format!("nft did not end within {} s", DEADLINE.as_secs()),
+            program::Failure::Refused(words) => format!("nft: {}", words.lines().next().unwrap_or_default()),
+        })
+    })
 }
