@@ -1,36 +1,15 @@
 //! An external node with the real agent, etcd and Open vSwitch: a wish puts the host's NIC behind the bridge, and nothing loses the host.
 
+mod node_support;
 mod support;
 
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use node_support::*;
 use serde_json::{Value, json};
 use support::etcd::PREFIX;
-use support::{Agent, Etcd, Host, eventually, eventually_eq, eventually_ok};
-
-const NODE: &str = "external/config/v1/node/vpp1";
-const STATUS: &str = "external/status/v1/node/vpp1";
-
-fn put(etcd: &Etcd<'_>, key: &str, value: &Value) {
-    etcd.client(async |mut client| client.put(format!("{PREFIX}{key}"), value.to_string(), None).await.map(drop)).expect("etcd takes it");
-}
-
-fn delete(etcd: &Etcd<'_>, key: &str) {
-    etcd.client(async |mut client| client.delete(format!("{PREFIX}{key}"), None).await.map(drop)).expect("etcd deletes");
-}
-
-fn status(etcd: &Etcd<'_>) -> Option<Value> {
-    etcd.get(&format!("{PREFIX}{STATUS}"))
-}
-
-/// Waits until the status says so, and returns it.
-fn wait_for(etcd: &Etcd<'_>, state: &str, reason: &str) -> Value {
-    eventually_ok(&format!("the node is {state} {reason}"), || match status(etcd) {
-        Some(status) if status["state"] == state && status["reason"] == reason => Ok(status),
-        other => Err(other),
-    })
-}
+use support::{Host, eventually, eventually_eq};
 
 fn node(more: &Value) -> Value {
     let mut value = json!({"name": "vpp1", "interfaces": [{"name": "nic0", "ips": ["10.199.0.2"]}]});
@@ -38,43 +17,6 @@ fn node(more: &Value) -> Value {
         value[key] = part.clone();
     }
     value
-}
-
-fn agent(host: &Host) -> Agent<'_> {
-    host.agent().on_etcd().with(&["--ovs-datapath", "netdev"])
-}
-
-/// Addresses and routes of a link, without what changes by itself.
-fn shape(host: &Host, name: &str) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for family in ["-4", "-6"] {
-        let addresses: Vec<Value> = serde_json::from_str(&host.run(&format!("ip {family} -j address show dev {name}"))).unwrap_or_default();
-        for link in &addresses {
-            lines.extend(link["addr_info"].as_array().into_iter().flatten().map(ToString::to_string));
-        }
-        let routes: Vec<Value> =
-            serde_json::from_str(&host.run(&format!("ip {family} -j route show table all dev {name}"))).unwrap_or_default();
-        lines.extend(routes.iter().map(ToString::to_string));
-    }
-    lines.sort();
-    lines
-}
-
-/// As [`shape`], once the kernel has tried its own link-locals.
-fn settled_shape(host: &Host, name: &str) -> Vec<String> {
-    eventually("addresses are usable", || {
-        let text = host.run(&format!("ip -6 address show dev {name}"));
-        text.contains("fe80") && !text.contains("tentative")
-    });
-    shape(host, name)
-}
-
-/// Waits until the status says so in these words.
-fn wait_words(etcd: &Etcd<'_>, state: &str, reason: &str, words: &str) {
-    eventually_ok(&format!("the node is {state} {reason}: {words}"), || match status(etcd) {
-        Some(status) if status["state"] == state && status["reason"] == reason && status["message"].to_string().contains(words) => Ok(()),
-        other => Err(other),
-    });
 }
 
 #[test]
@@ -86,8 +28,8 @@ fn a_wish_puts_a_nic_behind_the_bridge_and_its_end_gives_it_back() {
     let ovs = host.start_ovs();
     let etcd = host.start_etcd();
     let agent = agent(&host).started();
-    put(&etcd, NODE, &node(&json!({"labels": {"app": "db"}})));
-    let attached = wait_for(&etcd, "CONFIGURED", "");
+    wish_node(&etcd, &node(&json!({"labels": {"app": "db"}})));
+    let attached = wait_configured(&etcd);
     let interface = &attached["interfaces"][0];
     assert_eq!((&interface["phase"], &interface["uplink"], &interface["mtu"]), (&json!("ATTACHED"), &json!("nic0~"), &json!(1400)));
     assert_eq!(interface["ip_addresses"], json!(["10.199.0.2/24", "fd99:199::2/64"]));
@@ -107,14 +49,14 @@ fn a_wish_puts_a_nic_behind_the_bridge_and_its_end_gives_it_back() {
     );
     // Other labels change the reference and nothing else.
     let ports = |status: &Value| (status["interfaces"][0]["host_ofport"].clone(), status["interfaces"][0]["uplink_ofport"].clone());
-    put(&etcd, NODE, &node(&json!({"labels": {"app": "web"}})));
+    wish_node(&etcd, &node(&json!({"labels": {"app": "web"}})));
     eventually_eq("the labels are told", &json!({"app": "web"}), || {
         let key = format!("{PREFIX}external/status/v1/entity/default/{}", attached["entities"][0].as_str().unwrap_or_default());
         etcd.get(&key).map_or(Value::Null, |reference| reference["labels"].clone())
     });
-    assert_eq!(ports(&wait_for(&etcd, "CONFIGURED", "")), ports(&attached));
-    delete(&etcd, NODE);
-    eventually("the NIC is given back", || host.link_names("").iter().all(|name| name != "nic0~") && status(&etcd).is_none());
+    assert_eq!(ports(&wait_configured(&etcd)), ports(&attached));
+    unwish(&etcd);
+    eventually("the NIC is given back", || !is_behind(&host, "nic0") && status(&etcd).is_null());
     eventually_eq("everything is as it was", &before, || shape(&host, "nic0"));
     nic.passes_all_but(5003, &[]);
     eventually("no flow of ours is left", || !ovs.ofctl("dump-flows br-int").contains("table=201"));
@@ -131,25 +73,25 @@ fn wishes_that_cannot_be_are_told_and_touch_nothing() {
     let etcd = host.start_etcd();
     let _agent = agent(&host).started();
     let interfaces = |value: Value| node(&json!({"interfaces": value}));
-    put(&etcd, NODE, &interfaces(json!([{"ips": ["10.9.9.9"]}])));
-    wait_words(&etcd, "PENDING", "LINK_MISSING", "10.199.0.2/24 on nic0");
-    put(&etcd, NODE, &interfaces(json!([{"ips": ["10.199.0.2", "10.199.1.2"]}])));
-    wait_words(&etcd, "FAILED", "NIC_UNSUITABLE", "10.199.1.2 is on nic1");
-    put(&etcd, NODE, &interfaces(json!([{}])));
-    wait_for(&etcd, "INVALID", "BAD_SELECTION");
-    put(&etcd, NODE, &json!({"name": "vpp1", "namespace": "elsewhere", "interfaces": [{"name": "nic0"}]}));
-    wait_for(&etcd, "UNIMPLEMENTED", "");
+    wish_node(&etcd, &interfaces(json!([{"ips": ["10.9.9.9"]}])));
+    wait_for(&etcd, "PENDING", "LINK_MISSING", "10.199.0.2/24 on nic0");
+    wish_node(&etcd, &interfaces(json!([{"ips": ["10.199.0.2", "10.199.1.2"]}])));
+    wait_for(&etcd, "FAILED", "NIC_UNSUITABLE", "10.199.1.2 is on nic1");
+    wish_node(&etcd, &interfaces(json!([{}])));
+    wait_for(&etcd, "INVALID", "BAD_SELECTION", "");
+    wish_node(&etcd, &json!({"name": "vpp1", "namespace": "elsewhere", "interfaces": [{"name": "nic0"}]}));
+    wait_for(&etcd, "UNIMPLEMENTED", "", "");
     host.run("ip link add br9 type bridge");
     host.run("ip link set nic1 master br9");
-    put(&etcd, NODE, &interfaces(json!([{"name": "nic1"}])));
-    wait_words(&etcd, "FAILED", "NIC_UNSUITABLE", "port of br9");
+    wish_node(&etcd, &interfaces(json!([{"name": "nic1"}])));
+    wait_for(&etcd, "FAILED", "NIC_UNSUITABLE", "port of br9");
     host.run("ip address change 10.199.0.2/24 dev nic0 valid_lft 3600 preferred_lft 3600");
-    put(&etcd, NODE, &node(&json!({})));
-    wait_words(&etcd, "FAILED", "NIC_UNSUITABLE", "lease");
-    assert!(host.link_names("").iter().all(|name| name != "nic0~"));
+    wish_node(&etcd, &node(&json!({})));
+    wait_for(&etcd, "FAILED", "NIC_UNSUITABLE", "lease");
+    assert!(!is_behind(&host, "nic0"));
     host.run("ip address change 10.199.0.2/24 dev nic0 valid_lft forever preferred_lft forever");
     // And as soon as nothing stands against it, it happens.
-    wait_for(&etcd, "CONFIGURED", "");
+    wait_configured(&etcd);
     nic.passes_all_but(5001, &[]);
     assert_eq!(shape(&host, "nic0"), before);
 }
@@ -163,7 +105,7 @@ fn an_agent_that_is_killed_takes_up_its_journal_without_its_store() {
     let mut etcd = host.start_etcd();
     let mut agent = agent(&host).started();
     for round in 0..6u64 {
-        put(&etcd, NODE, &node(&json!({})));
+        wish_node(&etcd, &node(&json!({})));
         // At another moment of the way each time.
         std::thread::sleep(Duration::from_millis(15 * round * round));
         agent.kill();
@@ -174,15 +116,15 @@ fn an_agent_that_is_killed_takes_up_its_journal_without_its_store() {
         agent.spawn();
         nic.passes_all_but(5001, &[]);
         etcd.start();
-        wait_for(&etcd, "CONFIGURED", "");
+        wait_configured(&etcd);
         nic.passes_all_but(5002, &[]);
-        delete(&etcd, NODE);
+        unwish(&etcd);
         std::thread::sleep(Duration::from_millis(10 * round * round));
         agent.kill();
         eventually("the host is reachable without an agent", || host.pings("net", "10.199.0.2"));
         agent.spawn();
         eventually_eq(&format!("everything is as it was after round {round}"), &before, || {
-            if host.link_names("").iter().any(|name| name == "nic0~") { Vec::new() } else { shape(&host, "nic0") }
+            if is_behind(&host, "nic0") { Vec::new() } else { shape(&host, "nic0") }
         });
     }
 }
@@ -195,9 +137,9 @@ fn what_is_not_confirmed_is_undone() {
     let _ovs = host.start_ovs();
     let etcd = host.start_etcd();
     let mut agent = agent(&host).with(&["--node-confirm-timeout", "3s"]).started();
-    let uplink = || host.link_names("").iter().any(|name| name == "nic0~");
+    let uplink = || is_behind(&host, "nic0");
     // The agent is frozen in the middle: the process that stands by ends it and goes back.
-    put(&etcd, NODE, &node(&json!({})));
+    wish_node(&etcd, &node(&json!({})));
     eventually("the way has begun", uplink);
     agent.signal(Signal::SIGSTOP);
     etcd.freeze();
@@ -213,7 +155,7 @@ fn what_is_not_confirmed_is_undone() {
         !uplink() || agent.log().contains("confirmed: the host reaches its store")
     });
     etcd.thaw();
-    wait_for(&etcd, "CONFIGURED", "");
+    wait_configured(&etcd);
     nic.passes_all_but(5001, &[]);
 }
 
@@ -226,8 +168,8 @@ fn an_operator_sees_plans_and_takes_back() {
     let agent = agent(&host).started();
     assert_eq!(agent.ask(&["-o", "json", "nodes"]).trim(), "[]");
     assert_eq!(agent.vnfctl(&["node", "plan", "vpp1"]).code, 1);
-    put(&etcd, NODE, &node(&json!({})));
-    wait_for(&etcd, "CONFIGURED", "");
+    wish_node(&etcd, &node(&json!({})));
+    wait_configured(&etcd);
     let nodes: Value = serde_json::from_str(&agent.ask(&["-o", "json", "nodes"])).expect("JSON");
     assert_eq!((&nodes[0]["state"], &nodes[0]["interfaces"][0]["phase"]), (&json!("CONFIGURED"), &json!("ATTACHED")));
     assert!(agent.ask(&["nodes"]).contains("nic0~"));
@@ -235,9 +177,9 @@ fn an_operator_sees_plans_and_takes_back() {
     assert!(plan.contains("nic0 behind the bridge: nothing to do") && plan.contains("nic0 back: rename nic0~ to nic0"), "{plan}");
     agent.ask(&["node", "confirm", "vpp1"]);
     agent.ask(&["node", "rollback", "vpp1"]);
-    eventually("the NIC is given back", || host.link_names("").iter().all(|name| name != "nic0~"));
-    wait_words(&etcd, "FAILED", "NIC_UNSUITABLE", "given back on request");
-    put(&etcd, NODE, &node(&json!({"labels": {"again": "yes"}})));
-    wait_for(&etcd, "CONFIGURED", "");
+    eventually("the NIC is given back", || !is_behind(&host, "nic0"));
+    wait_for(&etcd, "FAILED", "NIC_UNSUITABLE", "given back on request");
+    wish_node(&etcd, &node(&json!({"labels": {"again": "yes"}})));
+    wait_configured(&etcd);
     nic.passes_all_but(5001, &[]);
 }

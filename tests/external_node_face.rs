@@ -1,5 +1,6 @@
 //! What users and programs see of an external node: plans, waiting writes, tables, history, metrics, entities.
 
+mod node_support;
 mod support;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use nix::sys::signal::Signal;
+use node_support::{NODE, STATUS, is_behind};
 use serde_json::{Value, json};
 use support::etcd::PREFIX;
 use support::{Agent, Etcd, Host, Ovs, eventually, eventually_eq};
@@ -15,8 +17,6 @@ use vnf_agent::proto::agent as pb;
 use vnf_agent::proto::agent::entity_event::Kind;
 use vnf_agent::proto::agent::node_service_client::NodeServiceClient;
 
-const NODE: &str = "external/config/v1/node/vpp1";
-const STATUS: &str = "external/status/v1/node/vpp1";
 const ENTITIES: &str = "external/status/v1/entity/";
 /// As Antrea derives them: `printf nic0 | sha1sum` begins with ac6cf, that of nic1 with f21f6.
 const ENTITY_0: &str = "vpp1-ac6cf";
@@ -36,10 +36,6 @@ fn agent(host: &Host) -> Agent<'_> {
 
 fn put_waiting(agent: &Agent<'_>, value: &str) -> support::agent::Answer {
     agent.vnfctl_with(&["put", NODE, "-", "--wait", "--timeout", "120s"], value.as_bytes())
-}
-
-fn is_behind(host: &Host, nic: &str) -> bool {
-    host.link_names("").iter().any(|name| *name == format!("{nic}~"))
 }
 
 /// The words of all steps and of all drift that the history tells of NICs.

@@ -1,25 +1,22 @@
 //! What Antrea's own tests prove of its external nodes, as cases against the real agent and a real Open vSwitch: the unit tests of its agent and of
 //! its central controller as far as they speak of something that can be seen from outside, and its end-to-end test.
 
+mod node_support;
 mod support;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use node_support::{NODE, agent, is_behind};
 use serde_json::{Value, json};
 use support::agent::Answer;
 use support::etcd::PREFIX;
 use support::{Agent, Etcd, Host, NETWORK, Nic, Ovs, eventually, eventually_eq, eventually_ok};
 
-const NODE: &str = "external/config/v1/node/vpp1";
 const ENTITIES: &str = "external/status/v1/entity/default/";
 
 fn node(interfaces: &Value) -> String {
     json!({"name": "vpp1", "interfaces": interfaces}).to_string()
-}
-
-fn agent(host: &Host) -> Agent<'_> {
-    host.agent().on_etcd().with(&["--ovs-datapath", "netdev"])
 }
 
 fn put(agent: &Agent<'_>, interfaces: &Value) -> Answer {
@@ -38,10 +35,6 @@ fn entities(etcd: &Etcd<'_>) -> Vec<String> {
 fn steps(agent: &Agent<'_>) -> usize {
     let of_nodes = |pass: &&Value| pass["sequence"] == 0;
     agent.history().iter().filter(of_nodes).map(|pass| pass["steps"].as_array().map_or(0, Vec::len)).sum()
-}
-
-fn is_behind(host: &Host, nic: &str) -> bool {
-    host.link_names("").iter().any(|name| *name == format!("{nic}~"))
 }
 
 /// Default routes, each with its device; and the addresses of a device.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::etcd::PREFIX;
-use crate::support::{Agent, Etcd, Host, NETWORK, Nic, eventually, eventually_ok};
+use crate::support::{Agent, Etcd, Host, NETWORK, Nic, eventually, eventually_ok, eventually_within};
 
 pub const NODE: &str = "external/config/v1/node/vpp1";
 pub const STATUS: &str = "external/status/v1/node/vpp1";
@@ -48,15 +48,8 @@ pub fn status(etcd: &Etcd<'_>) -> Value {
 }
 
 /// Waits, longer than usual, until the probe is `Ok`.
-pub fn eventually_long<T, E: Debug>(what: &str, mut probe: impl FnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + LONG;
-    loop {
-        match probe() {
-            Ok(value) => return value,
-            Err(last) if Instant::now() > deadline => panic!("waited in vain: {what}; last seen: {last:#?}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    }
+pub fn eventually_long<T, E: Debug>(what: &str, probe: impl FnMut() -> Result<T, E>) -> T {
+    eventually_within(LONG, what, probe)
 }
 
 /// Waits until the status says so, in a message with these words; returns it.

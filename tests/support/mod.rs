@@ -53,8 +53,16 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 ///
 /// # Panics
 /// When it is not within [`PATIENCE`], with the last thing that the probe said.
-pub fn eventually_ok<T, E: Debug>(what: &str, mut probe: impl FnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub fn eventually_ok<T, E: Debug>(what: &str, probe: impl FnMut() -> Result<T, E>) -> T {
+    eventually_within(PATIENCE, what, probe)
+}
+
+/// As [`eventually_ok`], with another limit.
+///
+/// # Panics
+/// When it is not `Ok` within the limit, with the last thing that the probe said.
+pub fn eventually_within<T, E: Debug>(limit: Duration, what: &str, mut probe: impl FnMut() -> Result<T, E>) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         match probe() {
             Ok(value) => return value,
