@@ -207,6 +207,11 @@ impl Desired {
         self.by_slot.get(slot).into_iter().flatten()
     }
 
+    /// All slots that wishes need.
+    pub fn slots(&self) -> impl Iterator<Item = &NetnsSlot> {
+        self.by_slot.keys()
+    }
+
     /// How many wishes need this slot.
     #[must_use]
     pub fn slot_users(&self, slot: &NetnsSlot) -> usize {

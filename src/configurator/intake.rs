@@ -122,9 +122,13 @@ impl Configurator {
                 if let Some(before) = before {
                     self.reach_by_another(before);
                 }
-                let keys: Vec<Key> = self.desired.at_slot(&slot).cloned().collect();
-                for key in keys {
-                    self.touch_relations(&key);
+                // What leads to a namespace that is still to be read for the first time is looked at after that; until then it is as good as not resolved.
+                let unread = self.places.bound(&slot).is_some_and(|netns| !self.observed.knows(netns.id));
+                if before.is_some() || !unread {
+                    let keys: Vec<Key> = self.desired.at_slot(&slot).cloned().collect();
+                    for key in keys {
+                        self.touch_relations(&key);
+                    }
                 }
                 self.todo.slots.insert(slot);
                 self.todo.bindings = true;
@@ -305,11 +309,7 @@ impl Configurator {
                     self.touch_all();
                 }
                 if first {
-                    let slots: Vec<_> = self.places.leading_to(id).cloned().collect();
-                    let keys: Vec<Key> = slots.iter().flat_map(|slot| self.desired.at_slot(slot)).cloned().collect();
-                    for key in keys {
-                        self.touch_relations(&key);
-                    }
+                    self.touch_place(id);
                 }
             }
             Err(error) => self.reading_failed(id, &error, now),

@@ -10,7 +10,7 @@ use super::published::Hold;
 use super::{Configurator, Now};
 use crate::model::decode::{Decoded, decode_interface};
 use crate::model::vpp::{VppKey, report, wanted_tap};
-use crate::model::{ConfigKey, NetnsRef, NetnsSlot};
+use crate::model::{ConfigKey, NetnsId, NetnsRef, NetnsSlot};
 use crate::store::{StoreEvent, StoreIdentity, Versioned};
 
 /// A listing that comes in: the values, and what they say where that was read already.
@@ -20,6 +20,9 @@ impl Configurator {
     pub(super) fn take_store_event(&mut self, Arrival { event, decoded }: Arrival, now: Now) {
         match event {
             StoreEvent::Init => {
+                if self.listed.is_none() {
+                    self.forget_unfinished_listing();
+                }
                 self.staging = Some(BTreeMap::new());
                 self.vpp_staging.clear();
             }
@@ -27,7 +30,11 @@ impl Configurator {
                 if let Some(key) = VppKey::parse(&key) {
                     self.vpp_staging.insert(key, value);
                 } else if let (Some(staging), Some(ConfigKey::Interface(last))) = (&mut self.staging, ConfigKey::parse(&key)) {
-                    staging.insert(last, (value, decoded));
+                    if self.listed.is_none() {
+                        self.note_first(&last, &value, decoded);
+                    } else {
+                        staging.insert(last, (value, decoded));
+                    }
                 }
             }
             StoreEvent::InitDone(identity) => {
@@ -40,7 +47,7 @@ impl Configurator {
                 self.heard_of(value.mod_revision);
                 self.take_vpp(&key, Some(&value));
                 if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
-                    self.put(&last, value, decoded, false, now);
+                    self.put(&last, value, decoded, now);
                 }
             }
             StoreEvent::Delete(key, revision) => {
@@ -100,7 +107,10 @@ impl Configurator {
             let since = now.wall;
             self.hold.get_or_insert_with(|| Hold { why, since, kept: Vec::new() });
         }
-        let adoptable = first && self.parts.adopt_on_first_start && self.parts.memory.first_start();
+        if first {
+            self.ask_for_all(now);
+            return;
+        }
         let gone: Vec<Key> = self.desired.iter().filter(|wish| !listing.contains_key(&*wish.key)).map(|wish| wish.key.clone()).collect();
         for key in gone {
             self.delete(&key);
@@ -109,11 +119,41 @@ impl Configurator {
             let known = self.desired.get(&last).is_some_and(|wish| !wish.kept && wish.mod_revision == value.mod_revision);
             // Same revision of another history may well be another value.
             if !known || self.hold.is_some() {
-                self.put(&last, value, decoded, adoptable, now);
+                self.put(&last, value, decoded, now);
             }
         }
         if self.in_sync.is_some() {
             self.review_hold();
+        }
+    }
+
+    /// Notes a wish of the first listing as it comes in, beside the reading of the next ones: nothing was known that it could differ from. Nothing is
+    /// asked for or done before the listing is complete, and then everything is looked at.
+    fn note_first(&mut self, last: &str, value: &Versioned, decoded: Option<Box<Decoded>>) {
+        let decoded = decoded.map_or_else(|| decode_interface(last, &value.value), |decoded| *decoded);
+        let mut wish = Wish::new(Key::from(last), decoded, value.create_revision, value.mod_revision);
+        wish.adoptable = self.parts.adopt_on_first_start && self.parts.memory.first_start();
+        if let Ok(spec) = &wish.spec {
+            self.observed.learn(&spec.name);
+        }
+        self.desired.put(wish);
+    }
+
+    /// The first listing was broken off: the next one may hold other keys.
+    fn forget_unfinished_listing(&mut self) {
+        let unfinished = std::mem::take(&mut self.desired);
+        for wish in unfinished.iter() {
+            if !self.observed.stands(&wish.key) {
+                self.observed.unlearn(&wish.key);
+            }
+        }
+    }
+
+    /// The first listing is complete: asks for every namespace that is referred to.
+    fn ask_for_all(&mut self, now: Now) {
+        let slots: Vec<NetnsSlot> = self.desired.slots().cloned().collect();
+        for slot in slots {
+            self.need(&slot, now);
         }
     }
 
@@ -173,12 +213,11 @@ impl Configurator {
         self.parts.memory.remember_store(&known);
     }
 
-    fn put(&mut self, last: &str, value: Versioned, decoded: Option<Box<Decoded>>, adoptable: bool, now: Now) {
+    fn put(&mut self, last: &str, value: Versioned, decoded: Option<Box<Decoded>>, now: Now) {
         let key = Key::from(last);
         self.touch_relations(&key);
         let decoded = decoded.map_or_else(|| decode_interface(last, &value.value), |decoded| *decoded);
         let mut wish = Wish::new(key.clone(), decoded, value.create_revision, value.mod_revision);
-        wish.adoptable = adoptable;
         if let Some(before) = self.desired.get(&key) {
             wish.replace(before);
         }
@@ -235,6 +274,25 @@ impl Configurator {
             self.todo.bindings = true;
         }
         self.todo.slots.insert(slot);
+    }
+
+    /// Marks all wishes that lead to a namespace as to be looked at, with all that have to do with them: among themselves they are all marked anyway.
+    pub(super) fn touch_place(&mut self, id: NetnsId) {
+        let slots = self.places.leading_to(id);
+        let keys: Vec<&Key> = slots.flat_map(|slot| self.desired.at_slot(slot)).collect();
+        let mut mark = |key: &Key| {
+            self.todo.by_wish.insert(key.clone());
+            self.todo.dirty.insert(key.clone());
+        };
+        for key in keys {
+            mark(key);
+            self.desired.naming(key).for_each(&mut mark);
+            let Some(wish) = self.desired.get(key) else { continue };
+            wish.temporary().into_iter().flat_map(|temporary| self.desired.expecting(temporary)).for_each(&mut mark);
+            if let Some(peer) = wish.peer().and_then(|peer| self.desired.get(peer)) {
+                mark(&peer.key);
+            }
+        }
     }
 
     /// Marks a wish as to be looked at, with all that have to do with it: its other end, who names it, who wants its name, who has its addresses.

@@ -353,6 +353,11 @@ impl Bench {
         self.names[name]
     }
 
+    /// The names of the namespaces that the agent has asked for since it began, and still wants to be told of.
+    pub(super) fn asked(&self) -> Vec<String> {
+        self.tracker.host.lock().unwrap().watched.iter().map(|slot| slot.reference.reference()).collect()
+    }
+
     /// A namespace of this name appears (again).
     pub(super) fn add_netns(&mut self, name: &str) {
         let id = self.world.add_netns(NetnsSettings::default());

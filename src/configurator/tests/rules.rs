@@ -3,6 +3,7 @@
 use super::bench::{Bench, the_pair, veth};
 use crate::configurator::plan::Settings;
 use crate::model::InterfaceAddress;
+use crate::store::StoreEvent;
 
 fn address(text: &str) -> InterfaceAddress {
     let (ip, prefix) = text.split_once('/').unwrap();
@@ -153,4 +154,28 @@ fn every_invalid_update_freezes() {
         assert_eq!(bench.state("veth1"), "CONFIGURED", "{value}");
         assert_eq!(bench.writes(), writes, "{value}: the same value again changes nothing");
     }
+}
+
+#[test]
+fn a_first_listing_that_is_broken_off_leaves_nothing() {
+    let mut bench = Bench::stopped(Settings::default());
+    let long = "x".repeat(240);
+    let listed = bench.write(&[
+        ("gone1", &veth("gone1", &long, "red", "")),
+        (&long, &veth(&long, "gone1", "missing", r#","host_if_name":"gone2""#)),
+        ("veth1", &veth("veth1", "veth2", "red", r#","mtu":1400"#)),
+    ]);
+    let page = listed.into_iter().map(|event| match event {
+        StoreEvent::Apply(key, value) => StoreEvent::InitApply(key, value),
+        other => other,
+    });
+    bench.deliver(std::iter::once(StoreEvent::Init).chain(page).collect());
+    bench.step();
+    assert_eq!((bench.states(), bench.asked(), bench.writes()), (Vec::new(), Vec::new(), 0), "nothing is begun before it is complete");
+    bench.erase("gone1");
+    bench.erase(&long);
+    bench.write(&[("veth1", &veth("veth1", "veth2", "red", "")), ("veth2", &veth("veth2", "veth1", "blue", ""))]);
+    bench.start();
+    assert_eq!(bench.states(), ["veth1: CONFIGURED", "veth2: CONFIGURED"]);
+    assert_eq!((bench.status("veth1").mtu, bench.asked()), (1500, vec!["blue".to_owned(), "red".to_owned()]));
 }

@@ -142,7 +142,8 @@ impl Source {
         let mut begun: Option<StoreIdentity> = None;
         for (index, prefix) in prefixes.iter().enumerate() {
             let mut pager = Pager::new(&connection.client, prefix, begun.map_or(0, |identity| identity.revision));
-            while let Some((identity, page)) = pager.next().await? {
+            let mut next = pager.next().await?;
+            while let Some((identity, page)) = next {
                 self.health.heard();
                 match begun {
                     None => {
@@ -157,7 +158,10 @@ impl Source {
                     }
                     Some(_) => {}
                 }
-                self.sink.deliver(self.core.page(index, page)).await;
+                let events = self.core.page(index, page);
+                // Asked for before this page is read, so that etcd works meanwhile.
+                let (following, ()) = tokio::join!(pager.next(), self.sink.deliver(events));
+                next = following?;
             }
         }
         let identity = begun.ok_or_else(|| Failure::unreachable("list", "etcd answered nothing"))?;
