@@ -169,12 +169,13 @@ fn a_pair_comes_and_goes() {
         phase: Some("ATTACHED".to_owned()),
         orig_name: None,
         entity: Some("default/host1-9bf2c".to_owned()),
+        attachment: Some("a1".to_owned()),
         ips: vec!["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],
     };
     client.write_notes("eth0", &notes).unwrap();
     assert_eq!(
         ovs.column("port", "eth0", "external_ids"),
-        "{iface-id=mine, vnf-agent-entity=\"default/host1-9bf2c\", vnf-agent-ips=\"192.0.2.5,2001:db8::5\", vnf-agent-other=x, \
+        "{iface-id=mine, vnf-agent-attachment=a1, vnf-agent-entity=\"default/host1-9bf2c\", vnf-agent-ips=\"192.0.2.5,2001:db8::5\", vnf-agent-other=x, \
          vnf-agent-owner=vpp1, vnf-agent-peer=\"eth0~\", vnf-agent-phase=ATTACHED, vnf-agent-role=host}"
     );
     let view = as_vsctl_says(&ovs, &client);

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use crate::external_node::flows::{FlowsError, PairFlows};
-use crate::external_node::identify::{find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
+use crate::external_node::identify::{claimed, find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
 use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
 use crate::external_node::suitability::uplink_name;
@@ -20,7 +20,8 @@ use crate::linux::KernelError;
 use crate::linux::nic::NicKernel;
 use crate::model::Datapath;
 use crate::model::nic::{NicConfig, NicLink, difference};
-use crate::ovs::{Dpctl, Notes, OvsError, PairView, Switch};
+use crate::ovs::{Claim, Dpctl, Notes, OvsError, PairView, Switch, SwitchView};
+use survey::foreign_bridge;
 
 /// More steps than the longest way has: each may be undone by others once or twice.
 const STEPS_MAX: usize = 64;
@@ -93,6 +94,8 @@ pub struct Seen {
     pub pair: Option<PairView>,
     /// The journal, of this boot or while the NIC is not plain.
     pub journal: Option<Journal>,
+    /// The mark of another label on its ports.
+    pub claim: Option<Claim>,
 }
 
 /// How a way ended.
@@ -113,6 +116,11 @@ pub struct Handover {
     settings: HandoverSettings,
     /// Whether the switch's own process answers; told by whoever listens to it.
     switch_alive: Arc<AtomicBool>,
+}
+
+/// What stands beside the ports of the attachment of which the journal speaks.
+pub(super) fn notes_of(journal: &Journal, purpose: &Purpose) -> Notes {
+    Notes { attachment: Some(journal.attachment.clone()), ..purpose.notes.clone() }
 }
 
 impl Handover {
@@ -196,8 +204,11 @@ impl Handover {
         let links = self.kernel.links()?;
         let journal = unwritten.map_or_else(|| self.journals.load(name), |journal| Ok(Some(journal)))?;
         let uplink = journal.as_ref().map_or_else(|| uplink_name(name), |journal| journal.uplink.clone());
+        // Only after the links: a port that was seen has its rows by then, whosever they are.
+        let view = self.switch.read();
         // Behind somebody else's ports it is nothing of ours, as long as no journal says that it was.
-        let is_ours = |nic: &&NicLink| journal.is_some() || nic.name == name || self.foreign_bridge(&uplink).is_none();
+        let foreign = || view.as_ref().is_ok_and(|view| foreign_bridge(view, &uplink).is_some());
+        let is_ours = |nic: &&NicLink| journal.is_some() || nic.name == name || !foreign();
         let nic = find_nic(&links, name, &uplink, journal.as_ref(), &self.settings.boot_id).filter(is_ours).cloned();
         let place = match &nic {
             None => NicPlace::Gone,
@@ -208,7 +219,10 @@ impl Handover {
         // What an earlier boot wrote says nothing of a NIC that this boot has set up anew.
         let journal = journal.filter(|journal| journal.boot_id == self.settings.boot_id || place != NicPlace::OwnName);
         let holder = links.iter().find(|link| link.is_called(name) && nic.as_ref().is_none_or(|nic| nic.ifindex != link.ifindex)).cloned();
-        let (rows, pair) = self.rows(name, journal.as_ref(), nic.as_ref(), holder.as_ref());
+        let names = [Some(name), Some(uplink.as_str()), nic.as_ref().map(|nic| nic.name.as_str())];
+        let others = view.as_ref().ok().map(|view| &view.others);
+        let claim = others.and_then(|others| names.into_iter().flatten().find_map(|name| others.get(name))).cloned();
+        let (rows, pair) = self.rows(name, &view, journal.as_ref(), nic.as_ref(), holder.as_ref());
         let held = match &holder {
             None => NameHolder::NobodyElse,
             Some(link) if is_port(link, pair.is_some(), nic.as_ref(), journal.as_ref()) => NameHolder::Port,
@@ -232,13 +246,31 @@ impl Handover {
         // Without the port nothing can be ready, whatever the database says.
         let rows = if rows == Rows::Ready && held != NameHolder::Port { Rows::Broken } else { rows };
         let links_fit = journal.as_ref().is_none_or(|journal| links_fit(journal, nic.as_ref(), port));
-        let observation =
-            Observation { nic: place, holder: held, on_nic, on_port, rows, links_fit, flows, guard, guard_needed, journal: journal_state };
-        Ok(Seen { observation, nic, holder, pair, journal })
+        let observation = Observation {
+            claimed: claimed(claim.as_ref(), journal.as_ref()),
+            nic: place,
+            holder: held,
+            on_nic,
+            on_port,
+            rows,
+            links_fit,
+            flows,
+            guard,
+            guard_needed,
+            journal: journal_state,
+        };
+        Ok(Seen { observation, nic, holder, pair, journal, claim })
     }
 
-    fn rows(&self, name: &str, journal: Option<&Journal>, nic: Option<&NicLink>, holder: Option<&NicLink>) -> (Rows, Option<PairView>) {
-        let view = match self.switch.read() {
+    fn rows(
+        &self,
+        name: &str,
+        view: &Result<SwitchView, OvsError>,
+        journal: Option<&Journal>,
+        nic: Option<&NicLink>,
+        holder: Option<&NicLink>,
+    ) -> (Rows, Option<PairView>) {
+        let view = match view {
             Ok(view) => view,
             Err(error) => {
                 tracing::debug!(%error, nic = name, "the database cannot be read");
@@ -348,6 +380,7 @@ impl Handover {
             Step::DeletePorts => self.delete_ports(name, seen)?,
             Step::RemoveLeftover => self.remove_leftover(port()?)?,
             Step::DropJournal => self.journals.drop(name)?,
+            Step::SetJournalAside => self.journals.set_aside(name)?,
         }
         Ok(())
     }
@@ -423,7 +456,7 @@ impl Handover {
         if !found.is_none() {
             tracing::info!(nic = name, difference = %found, "the port is complete, with differences");
         }
-        self.switch.write_notes(name, &purpose.notes)?;
+        self.switch.write_notes(name, &notes_of(&journal, purpose))?;
         Ok(self.journals.write(&Journal { intent: Intent::Attached, ..journal })?)
     }
 }

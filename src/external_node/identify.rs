@@ -1,7 +1,9 @@
 //! Which link is the NIC and which is the bridge's port, and how they stand: pure.
 
 use crate::external_node::journal::Journal;
+use crate::external_node::phase::Claimed;
 use crate::model::nic::NicLink;
+use crate::ovs::Claim;
 
 /// `IFF_LOWER_UP`: an internal port of the user-space datapath has none while nobody serves it.
 const IFF_LOWER_UP: u32 = 0x1_0000;
@@ -27,6 +29,13 @@ pub(super) fn find_nic<'a>(
     // Ports of other links may bear the address of one of them.
     let same = |link: &&NicLink| link.mac == journal.nic.mac && link.kind == journal.nic.kind && link.master == 0 && !is_ports(link);
     links.iter().filter(same).find(|link| link.name == name || link.name == uplink).or_else(|| links.iter().find(same))
+}
+
+/// Whose a NIC is whose ports bear the mark of another label.
+pub(super) fn claimed(claim: Option<&Claim>, journal: Option<&Journal>) -> Claimed {
+    let Some(claim) = claim else { return Claimed::ByNobodyElse };
+    let is_our_own = |journal: &Journal| claim.attachment.as_ref() == Some(&journal.attachment);
+    if journal.is_some_and(is_our_own) { Claimed::UnderAnotherLabel } else { Claimed::ByAnother }
 }
 
 /// Whether the NIC is another link than the one that the journal of this boot speaks of: what was made for that one does not serve it.
@@ -91,6 +100,22 @@ mod tests {
         // While the one that the journal speaks of is there, no other one is it; whatever its address is now.
         let own = NicLink { mac: OTHER.into(), ..journal.nic.clone() };
         assert_eq!(find(&[anew, own], "b"), Some(journal.nic.ifindex));
+    }
+
+    #[test]
+    fn a_mark_of_another_label_may_be_on_ports_of_our_own() {
+        let claim = |attachment: Option<&str>| Claim {
+            label: "other".into(),
+            role: crate::ovs::Role::Host,
+            peer: "eth0~".into(),
+            attachment: attachment.map(str::to_owned),
+            bridge: "br-int".into(),
+        };
+        assert_eq!(claimed(None, Some(&journal())), Claimed::ByNobodyElse);
+        assert_eq!(claimed(Some(&claim(Some("a1"))), Some(&journal())), Claimed::UnderAnotherLabel);
+        for (attachment, journal) in [(Some("a2"), Some(journal())), (None, Some(journal())), (Some("a1"), None), (None, None)] {
+            assert_eq!(claimed(Some(&claim(attachment)), journal.as_ref()), Claimed::ByAnother, "{attachment:?}");
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ const FINISHED: &str = "json";
 const UNFINISHED: &str = "new";
 /// What the file name of one that could not be read any more ends in, once it was replaced.
 const DAMAGED: &str = "damaged";
+/// What the file name of one ends in whose NIC another agent has.
+const ASIDE: &str = "aside";
 
 /// Which way a NIC goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,6 +217,19 @@ impl JournalFolder {
         dropped.map_err(failed("drop the journal", &path))
     }
 
+    /// Puts a NIC's journal aside, for people: nothing reads it any more.
+    ///
+    /// # Errors
+    /// When it is still there.
+    pub fn set_aside(&self, nic: &str) -> Result<(), JournalError> {
+        let path = self.path(nic);
+        let moved = match fs::rename(&path, path.with_extension(ASIDE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.sync(),
+        };
+        moved.map_err(failed("put the journal aside", &path))
+    }
+
     fn sync(&self) -> io::Result<()> {
         File::open(&self.0)?.sync_all()
     }
@@ -310,6 +325,10 @@ pub(crate) mod tests {
         folder.drop("eth0.7-x").unwrap();
         folder.drop("eth0.7-x").unwrap();
         assert!(folder.all().unwrap().is_empty());
+        folder.write(&back).unwrap();
+        folder.set_aside("eth0.7-x").unwrap();
+        folder.set_aside("eth0.7-x").unwrap();
+        assert!(folder.all().unwrap().is_empty() && folder.load("eth0.7-x").unwrap().is_none());
     }
 
     #[test]

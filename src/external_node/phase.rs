@@ -73,9 +73,22 @@ pub enum JournalState {
     Detaching,
 }
 
+/// Whose the ports are that stand for a NIC, as far as that is somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Claimed {
+    /// Nobody else's.
+    ByNobodyElse,
+    /// Those of another agent's attachment. The NIC is none of ours, whatever our journal says.
+    ByAnother,
+    /// Those of the attachment in our journal, under a label that this agent does not have any more.
+    UnderAnotherLabel,
+}
+
 /// Everything that decides about the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Observation {
+    /// Whether it is somebody else's.
+    pub claimed: Claimed,
     /// Where the NIC is.
     pub nic: NicPlace,
     /// Who has its own name.
@@ -139,6 +152,8 @@ pub enum Step {
     RemoveFlows,
     /// Drop the journal.
     DropJournal,
+    /// Put the journal aside: the NIC is another agent's.
+    SetJournalAside,
 }
 
 /// Why nothing can be done now.
@@ -152,6 +167,10 @@ pub enum Wait {
     Database,
     /// The configuration is nowhere and in no journal.
     NothingKnown,
+    /// Another agent has put it behind a bridge.
+    Claimed,
+    /// Its ports were made under another label.
+    OtherLabel,
 }
 
 /// What is to be done.
@@ -177,9 +196,20 @@ pub enum Goal {
 /// The next step towards the goal.
 #[must_use]
 pub fn next(seen: &Observation, goal: Goal) -> Next {
-    match goal {
-        Goal::Attached => attach(seen),
-        Goal::Plain => undo(seen),
+    match (seen.claimed, goal) {
+        (Claimed::ByNobodyElse, Goal::Attached) => attach(seen),
+        (Claimed::ByNobodyElse, Goal::Plain) => undo(seen),
+        (Claimed::ByAnother, goal) => leave(seen, goal),
+        (Claimed::UnderAnotherLabel, _) => Next::Wait(Wait::OtherLabel),
+    }
+}
+
+/// What another agent has is not touched, whatever it lacks. A journal of ours speaks of a time before, and must not be brought to bear on what comes after.
+fn leave(seen: &Observation, goal: Goal) -> Next {
+    match (seen.journal, goal) {
+        (JournalState::None, Goal::Attached) => Next::Wait(Wait::Claimed),
+        (JournalState::None, Goal::Plain) => Next::Done,
+        _ => Next::Do(Step::SetJournalAside),
     }
 }
 
@@ -384,7 +414,7 @@ pub fn after(seen: &Observation, step: Step) -> Observation {
         Step::RemoveLeftover => (then.holder, then.on_port) = (NameHolder::NobodyElse, Share::None),
         Step::RenameBack => then.nic = NicPlace::OwnName,
         Step::RemoveFlows => then.flows = false,
-        Step::DropJournal => then.journal = JournalState::None,
+        Step::DropJournal | Step::SetJournalAside => then.journal = JournalState::None,
     }
     then
 }

@@ -101,6 +101,7 @@ pub fn words(step: Step, names: &Names) -> String {
         Step::RenameBack => format!("rename {uplink} to {host}"),
         Step::RemoveFlows => format!("remove the flows of {host}"),
         Step::DropJournal => format!("drop the journal of {host}"),
+        Step::SetJournalAside => format!("put the journal of {host} aside: another agent has the NIC"),
     }
 }
 
@@ -121,7 +122,8 @@ pub fn interruption(step: Step) -> Interruption {
         | Step::Confirm
         | Step::RemoveLeftover
         | Step::RemoveFlows
-        | Step::DropJournal => Interruption::None,
+        | Step::DropJournal
+        | Step::SetJournalAside => Interruption::None,
     }
 }
 
@@ -131,6 +133,10 @@ impl fmt::Display for Wait {
             Self::NicGone => "the NIC is not in this network namespace",
             Self::NameTaken => "a link that the agent did not make has the NIC's name",
             Self::Database => "the Open vSwitch database does not answer",
+            Self::Claimed => "another agent has put it behind a bridge, and it is left alone",
+            Self::OtherLabel => {
+                "its ports were made under another label: give it back by an agent of that label, with this state directory"
+            }
             Self::NothingKnown => "the NIC has the uplink's name, no configuration, and no journal tells the one it had",
         })
     }
@@ -139,11 +145,12 @@ impl fmt::Display for Wait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::external_node::phase::{JournalState, NameHolder, NicPlace, Rows, Share};
+    use crate::external_node::phase::{Claimed, JournalState, NameHolder, NicPlace, Rows, Share};
 
     #[test]
     fn a_plan_reads_from_top_to_bottom() {
         let plain = Observation {
+            claimed: Claimed::ByNobodyElse,
             nic: NicPlace::OwnName,
             holder: NameHolder::NobodyElse,
             on_nic: Share::All,

@@ -19,6 +19,8 @@ const PHASE: &str = "vnf-agent-phase";
 const ORIG_NAME: &str = "vnf-agent-orig-name";
 /// The entity that the NIC belongs to, as `namespace/name`.
 const ENTITY: &str = "vnf-agent-entity";
+/// The attachment that the ports were made for.
+const ATTACHMENT: &str = "vnf-agent-attachment";
 /// The NIC's addresses, separated by commas.
 const IPS: &str = "vnf-agent-ips";
 
@@ -43,8 +45,25 @@ pub struct Notes {
     pub orig_name: Option<String>,
     /// The entity that the NIC belongs to, as `namespace/name`.
     pub entity: Option<String>,
+    /// Name of the attachment that the ports serve.
+    pub attachment: Option<String>,
     /// The NIC's addresses. One that was written by others and is none is left out.
     pub ips: Vec<IpAddr>,
+}
+
+/// The mark of some agent on a port, whichever agent that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Label of the agent.
+    pub label: String,
+    /// Which of the two ports it is.
+    pub role: Role,
+    /// Name of the other port.
+    pub peer: String,
+    /// Name of the attachment; `None` of an agent that did not write it down.
+    pub attachment: Option<String>,
+    /// The bridge.
+    pub bridge: String,
 }
 
 /// What a port says about itself.
@@ -56,13 +75,19 @@ pub(super) struct PortIds {
 }
 
 /// The keys of the notes: what an update replaces.
-pub(super) const NOTE_KEYS: [&str; 4] = [PHASE, ORIG_NAME, ENTITY, IPS];
+pub(super) const NOTE_KEYS: [&str; 5] = [PHASE, ORIG_NAME, ENTITY, ATTACHMENT, IPS];
 
 /// The notes as they are written; those that are not set are left out.
 pub(super) fn note_pairs(notes: &Notes) -> Vec<(&'static str, String)> {
     let ips: Vec<String> = notes.ips.iter().map(ToString::to_string).collect();
     let ips = (!ips.is_empty()).then(|| ips.join(","));
-    let texts = [(PHASE, notes.phase.clone()), (ORIG_NAME, notes.orig_name.clone()), (ENTITY, notes.entity.clone()), (IPS, ips)];
+    let texts = [
+        (PHASE, notes.phase.clone()),
+        (ORIG_NAME, notes.orig_name.clone()),
+        (ENTITY, notes.entity.clone()),
+        (ATTACHMENT, notes.attachment.clone()),
+        (IPS, ips),
+    ];
     texts.into_iter().filter_map(|(key, text)| Some((key, text.filter(|text| !text.is_empty())?))).collect()
 }
 
@@ -77,18 +102,25 @@ pub(super) fn port_pairs(label: &AgentLabel, role: Role, peer: &str, notes: &Not
     pairs
 }
 
-/// Reads a port's ids; `None` when it is not ours.
-pub(super) fn read(label: &AgentLabel, ids: &BTreeMap<String, String>) -> Option<PortIds> {
+/// Reads the mark of whichever agent made a port on this bridge; `None` when none did.
+pub(super) fn claim(bridge: &str, ids: &BTreeMap<String, String>) -> Option<Claim> {
     let get = |key: &str| ids.get(key).filter(|text| !text.is_empty()).cloned();
-    let role = match (get(OWNER)? == label.as_str(), get(ROLE)?.as_str()) {
-        (true, HOST) => Role::Host,
-        (true, UPLINK) => Role::Uplink,
+    let role = match get(ROLE)?.as_str() {
+        HOST => Role::Host,
+        UPLINK => Role::Uplink,
         _ => return None,
     };
+    Some(Claim { label: get(OWNER)?, role, peer: get(PEER)?, attachment: get(ATTACHMENT), bridge: bridge.to_owned() })
+}
+
+/// Reads a port's ids; `None` when it is not ours.
+pub(super) fn read(label: &AgentLabel, ids: &BTreeMap<String, String>) -> Option<PortIds> {
+    let Claim { role, peer, attachment, .. } = claim("", ids).filter(|claim| claim.label == label.as_str())?;
+    let get = |key: &str| ids.get(key).filter(|text| !text.is_empty()).cloned();
     let ips = get(IPS).unwrap_or_default();
     let ips = ips.split(',').filter_map(|ip| ip.trim().parse().ok()).collect();
-    let notes = Notes { phase: get(PHASE), orig_name: get(ORIG_NAME), entity: get(ENTITY), ips };
-    Some(PortIds { role, peer: get(PEER)?, notes })
+    let notes = Notes { phase: get(PHASE), orig_name: get(ORIG_NAME), entity: get(ENTITY), attachment, ips };
+    Some(PortIds { role, peer, notes })
 }
 
 #[cfg(test)]
@@ -104,6 +136,7 @@ mod tests {
             phase: Some("MOVED".to_owned()),
             orig_name: Some("eth0".to_owned()),
             entity: Some("default/host1-9bf2c".to_owned()),
+            attachment: Some("7-1a2b".to_owned()),
             ips: vec!["192.0.2.5".parse().unwrap(), "2001:db8::5".parse().unwrap()],
         }
     }
@@ -124,6 +157,8 @@ mod tests {
     #[test]
     fn strangers_are_not_ours() {
         assert_eq!(read(&label("vpp1"), &written(&label("vpp10"), Role::Host)), None);
+        let others = claim("br-int", &written(&label("vpp10"), Role::Host)).unwrap();
+        assert_eq!((others.label.as_str(), others.role, others.attachment.as_deref()), ("vpp10", Role::Host, Some("7-1a2b")));
         assert_eq!(read(&label("vpp1"), &BTreeMap::new()), None);
         for key in [OWNER, ROLE, PEER] {
             let mut ids = written(&label("vpp1"), Role::Host);
@@ -131,7 +166,7 @@ mod tests {
             assert_eq!(read(&label("vpp1"), &ids), None, "without {key}");
         }
         let antrea = [("antrea-type".to_owned(), "host".to_owned()), ("uplink-name".to_owned(), "eth0~".to_owned())];
-        assert_eq!(read(&label("vpp1"), &antrea.into()), None);
+        assert_eq!((read(&label("vpp1"), &antrea.clone().into()), claim("br-int", &antrea.into())), (None, None));
     }
 
     #[test]

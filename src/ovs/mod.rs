@@ -31,7 +31,7 @@ pub use client::{OvsClient, OvsOptions};
 pub use dpctl::Dpctl;
 pub use error::OvsError;
 pub use flows::{Cookie, Flow, FlowDifference, FlowSet, PairNumbers, Standing, Table};
-pub use ids::{Notes, Role};
+pub use ids::{Claim, Notes, Role};
 pub use ofctl::{FlowError, FlowSink, Ofctl, management_socket};
 pub use presence::SwitchWatch;
 pub use transaction::NewPair;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU16;
 
-use super::ids::{self, Notes, Role};
+use super::ids::{self, Claim, Notes, Role};
 use super::rows::{InterfaceRow, PortRow, Rows};
 use super::value::RowId;
 use crate::model::{AgentLabel, MacAddr};
@@ -99,6 +99,8 @@ pub struct SwitchView {
     pub pairs: BTreeMap<String, PairView>,
     /// Every port and interface of every bridge, ours included: the bridge that holds each name.
     pub names: BTreeMap<String, String>,
+    /// The ports among them that an agent of another label has marked.
+    pub others: BTreeMap<String, Claim>,
     /// Those of them that are internal ports, whose devices Open vSwitch makes itself.
     pub internal: BTreeMap<String, String>,
     /// Whether `ovs-vswitchd` has followed every change that asked for it.
@@ -137,6 +139,8 @@ pub(super) fn view(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView 
         for port in row.ports.iter().filter_map(|id| rows.ports.get(id)) {
             let rows = || port.interfaces.iter().filter_map(|id| rows.interfaces.get(id));
             view.internal.extend(rows().filter(|row| row.kind == "internal").map(|internal| (internal.name.clone(), row.name.clone())));
+            let claim = ids::claim(&row.name, &port.external_ids).filter(|claim| claim.label != label.as_str());
+            view.others.extend(claim.map(|claim| (port.name.clone(), claim)));
             let interfaces = rows().map(|interface| &interface.name);
             view.names.extend(interfaces.chain([&port.name]).map(|name| (name.clone(), row.name.clone())));
         }
@@ -261,6 +265,8 @@ mod tests {
         assert_eq!((pair.host.as_ref().unwrap().mtu, pair.uplink.as_ref().unwrap().link_up), (Some(1400), Some(false)));
         assert_eq!(view.names.keys().collect::<Vec<_>>(), ["bond0", "eth0", "eth0~", "eth1", "eth4", "eth5"]);
         assert_eq!((view.names["eth4"].as_str(), view.names["eth1"].as_str(), view.followed), ("br-other", "br-int", true));
+        let others: Vec<_> = view.others.iter().map(|(name, claim)| (name.as_str(), claim.label.as_str(), claim.bridge.as_str())).collect();
+        assert_eq!(others, [("eth1", "vpp10", "br-int")]);
         assert_eq!(view.bridge.unwrap().datapath, "netdev");
     }
 

@@ -159,7 +159,7 @@ pub fn mover(ovs: &Ovs<'_>, flows: &Arc<NoFlows>, boot_id: &str) -> Mover {
 }
 
 pub fn purpose() -> Purpose {
-    let notes = Notes { orig_name: Some("nic0".into()), entity: Some("default/host1".into()), ips: vec![], phase: None };
+    let notes = Notes { orig_name: Some("nic0".into()), entity: Some("default/host1".into()), ..Notes::default() };
     Purpose { node: "host1".into(), namespace: "default".into(), attachment: "a1".into(), notes }
 }
 

@@ -92,9 +92,10 @@ impl Way {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::external_node::phase::{NameHolder, NicPlace, Rows, Share};
+    use crate::external_node::phase::{Claimed, NameHolder, NicPlace, Rows, Share};
 
     const ATTACHED: Observation = Observation {
+        claimed: Claimed::ByNobodyElse,
         nic: NicPlace::UplinkName,
         holder: NameHolder::Port,
         on_nic: Share::None,

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use super::diary::Way;
 use super::inbox::NodeInbox;
 use super::parts::Guardian;
-use super::{NodeController, Trouble, status};
+use super::{Nic, NodeController, Trouble, status};
 use crate::external_node::attachment::is_overdue;
-use crate::external_node::handover::{HandoverError, Outcome, Purpose, Seen};
+use crate::external_node::handover::{HandoverError, Outcome, Purpose, Seen, notes_of};
 use crate::external_node::journal::Journal;
-use crate::external_node::phase::{Goal, Step};
+use crate::external_node::phase::{Claimed, Goal, NicPlace, Step};
 use crate::linux::nic::NicKernel;
 use crate::model::Reason;
 
@@ -58,8 +58,9 @@ impl NodeController {
             (_, Some(Stopped::Overdue)) => self.roll_back(name, "it was not attached and confirmed in time"),
             (Ok(Some(Outcome::Done(seen))), None) => self.done(name, goal, *seen, &purpose),
             (Ok(Some(Outcome::Wait(wait, seen))), None) => {
+                let message = status::words_of_wait(name, wait, &seen);
                 self.remember(name, *seen);
-                self.failed(name, status::reason_of_wait(wait), format!("{name}: {wait}"));
+                self.failed(name, status::reason_of_wait(wait), message);
             }
             (Ok(None), None) => {}
             (Err(error), None) => self.step_failed(name, goal, was_attached, &error),
@@ -93,9 +94,10 @@ impl NodeController {
             }
             return;
         }
-        let mut noted = seen.pair.as_ref().is_none_or(|pair| pair.notes == purpose.notes);
+        let notes = seen.journal.as_ref().map_or_else(|| purpose.notes.clone(), |journal| notes_of(journal, purpose));
+        let mut noted = seen.pair.as_ref().is_none_or(|pair| pair.notes == notes);
         if !noted {
-            match self.parts.handover.write_notes(name, &purpose.notes) {
+            match self.parts.handover.write_notes(name, &notes) {
                 Ok(()) => noted = true,
                 Err(error) => tracing::warn!(nic = name, %error, "what is remembered beside the ports could not be written"),
             }
@@ -164,7 +166,9 @@ impl NodeController {
                 self.remember(name, *seen);
                 format!("{why}; everything was undone")
             }
-            Ok(Some(Outcome::Wait(wait, _))) => format!("{why}; undone as far as possible: {wait}"),
+            Ok(Some(Outcome::Wait(wait, seen))) => {
+                format!("{why}; undone as far as possible: {}", status::words_of_wait(name, wait, &seen))
+            }
             Ok(None) => why.to_owned(),
             Err(error) => format!("{why}; and undoing it failed: {error}"),
         };
@@ -183,6 +187,20 @@ impl NodeController {
         let since = nic.trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
         tracing::warn!(nic = name, %reason, attempt = nic.attempt, retry_in = ?delay, "{message}");
         nic.trouble = Some(Trouble { reason, message, since });
+    }
+
+    /// What was gone, or somebody else's, when it was tried last, and is not any more, is not kept waiting for the next attempt.
+    pub(super) fn hurry(&mut self) {
+        let away = |seen: &Seen| seen.observation.nic == NicPlace::Gone || seen.observation.claimed != Claimed::ByNobodyElse;
+        let waits = |nic: &Nic| nic.attempt > 0 && nic.goal == Goal::Attached && nic.seen.as_ref().is_some_and(away);
+        let names: Vec<String> = self.nics.iter().filter(|(_, nic)| waits(nic)).map(|(name, _)| name.clone()).collect();
+        for name in names {
+            if self.parts.handover.observe(&name).is_ok_and(|seen| !away(&seen))
+                && let Some(nic) = self.nics.get_mut(&name)
+            {
+                nic.due = Instant::now();
+            }
+        }
     }
 
     pub(super) fn remember(&mut self, name: &str, seen: Seen) {
@@ -207,6 +225,9 @@ enum Stopped {
 
 /// Whether a step behind the bridge may be taken: somebody stands by for what is not confirmed, and there is time left for it.
 fn admit(nic: &str, step: Step, journal: Option<&Journal>, purpose: &Purpose, guardian: &mut dyn Guardian) -> Result<(), Stopped> {
+    if step == Step::SetJournalAside {
+        return Ok(());
+    }
     let begins = matches!(step, Step::WriteJournal | Step::MarkAttaching);
     let attachment = match journal {
         Some(journal) if !begins && is_overdue(journal, NicKernel::uptime()) => return Err(Stopped::Overdue),

@@ -139,6 +139,7 @@ impl NodeController {
         self.review_rollback();
         self.choose();
         self.apply_rollback();
+        self.hurry();
         self.reserve_names();
         // What begins now may take seconds.
         self.publish();

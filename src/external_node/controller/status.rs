@@ -14,7 +14,7 @@ use crate::external_node::plan::{Names, plan};
 use crate::external_node::suitability::uplink_name;
 use crate::model::nic::NicAddress;
 use crate::model::{ExternalEntityReference, FieldError, NodeInterfaceStatus, NodeSpec, NodeStatus, Phase, Reason, State, Timestamp};
-use crate::ovs::{OvsError, PairView, PortState};
+use crate::ovs::{Claim, OvsError, PairView, PortState};
 
 /// Since when each node is in its state.
 #[derive(Debug, Default)]
@@ -41,10 +41,26 @@ pub(super) fn is_attached(seen: &Seen) -> bool {
 pub(super) fn reason_of_wait(wait: Wait) -> Reason {
     match wait {
         Wait::NicGone => Reason::LinkMissing,
+        Wait::Claimed | Wait::OtherLabel => Reason::Contended,
         Wait::NameTaken => Reason::ForeignLink,
         Wait::Database => Reason::OvsUnreachable,
         Wait::NothingKnown => Reason::NicUnsuitable,
     }
+}
+
+/// What is waited for, as far as it can be told from what was seen.
+pub(super) fn words_of_wait(name: &str, wait: Wait, seen: &Seen) -> String {
+    match (wait, &seen.claim) {
+        (Wait::Claimed, Some(claim)) => format!("{name}: {}", words_of_claim(claim)),
+        (Wait::OtherLabel, Some(claim)) => format!("{name}: {wait} (the label `{}`)", claim.label),
+        _ => format!("{name}: {wait}"),
+    }
+}
+
+/// Who has a NIC that is left alone.
+pub(super) fn words_of_claim(claim: &Claim) -> String {
+    let Claim { label, bridge, .. } = claim;
+    format!("the agent with label `{label}` has put it behind the bridge {bridge}; it is left alone until that agent has given it back")
 }
 
 pub(super) fn reason_of(error: &HandoverError) -> Reason {

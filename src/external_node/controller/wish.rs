@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::SystemTime;
 
+use super::status::words_of_claim;
 use crate::external_node::handover::{Handover, HandoverError, Purpose};
 use crate::external_node::rollback::Wished;
 use crate::external_node::selection::{Candidate, SelectionError, select};
@@ -186,7 +187,7 @@ impl Wishes {
     pub(super) fn purpose(&self, nic: &str, chosen: Option<&Chosen>) -> Purpose {
         let entity = chosen.map(|chosen| format!("{}/{}", self.namespace, chosen.entity));
         let ips = chosen.map(|chosen| chosen.selector.ips.clone()).unwrap_or_default();
-        let notes = Notes { phase: None, orig_name: Some(nic.to_owned()), entity, ips };
+        let notes = Notes { phase: None, orig_name: Some(nic.to_owned()), entity, attachment: None, ips };
         Purpose { node: self.name.to_string(), namespace: self.namespace.to_string(), attachment: attachment(), notes }
     }
 }
@@ -222,6 +223,10 @@ pub(super) fn one(
     let name = nic.link.name.clone();
     if handover.journals().path(&name).exists() || handover.known_pairs().contains(&name) {
         return Ok(name);
+    }
+    if let Some(claim) = handover.claim(&name) {
+        let message = format!("{name}: {}", words_of_claim(&claim));
+        return Err(Unclear { state: State::Pending, reason: Reason::Contended, message });
     }
     let refused = |message: String| Unclear { state: State::Failed, reason: Reason::NicUnsuitable, message };
     let managers = managers(nic, handover, run_dir()).map_err(|error| refused(format!("{name}: {error}")))?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::external_node::handover::{Handover, HandoverError, Purpose, Seen};
+use crate::external_node::handover::{Handover, HandoverError, Purpose, Seen, notes_of};
 use crate::external_node::identify::is_made_anew;
 use crate::external_node::journal::Journal;
 use crate::external_node::phase::{Rows, Share};
@@ -52,7 +52,7 @@ impl Handover {
         }
         let host = HostIfName::new(name).map_err(|why| unfit(&why.to_string()))?;
         let uplink = HostIfName::new(&journal.uplink).map_err(|why| unfit(&why.to_string()))?;
-        let notes = purpose.notes.clone();
+        let notes = notes_of(journal, purpose);
         self.switch.create_pair(&NewPair { host, uplink, mac, mtu: journal.config.link.mtu, notes })?;
         self.switch.wait_ready(name, mac, Failing::Ends, PORTS_WITHIN)?;
         self.port_is_up_to_date(name, mac)?;

@@ -9,7 +9,7 @@ use crate::external_node::selection::Candidate;
 use crate::linux::nic::Caretakers;
 use crate::model::Datapath;
 use crate::model::nic::NicLink;
-use crate::ovs::{Notes, SwitchView};
+use crate::ovs::{Claim, Notes, Role, SwitchView};
 
 impl Handover {
     /// What the database shows; nothing while it cannot be read.
@@ -33,9 +33,13 @@ impl Handover {
     /// The bridge that has a port or an interface of this name which is not ours; none while the database cannot be read.
     #[must_use]
     pub fn foreign_bridge(&self, name: &str) -> Option<String> {
-        let view = self.switch.read().ok()?;
-        let ours = view.pairs.values().flat_map(|pair| [&pair.host, &pair.uplink]).flatten().any(|port| port.name == name);
-        view.names.get(name).filter(|_| !ours).cloned()
+        foreign_bridge(&self.switch.read().ok()?, name)
+    }
+
+    /// The agent of another label that has put the NIC of this name behind a bridge; none while the database cannot be read.
+    #[must_use]
+    pub fn claim(&self, nic: &str) -> Option<Claim> {
+        self.switch.read().ok()?.others.remove(nic)
     }
 
     /// Replaces what is remembered beside a NIC's ports.
@@ -64,6 +68,14 @@ impl Handover {
         let links = self.kernel.links()?;
         let mut behind: BTreeMap<u32, String> = BTreeMap::new();
         let mut ports = Vec::new();
+        // What another agent has is told under its own name too, so that who wishes it hears whose it is.
+        for (uplink, claim) in self.switch.read().map(|view| view.others).unwrap_or_default() {
+            let nic = links.iter().find(|link| link.name == uplink).filter(|_| claim.role == Role::Uplink);
+            if let Some(nic) = nic.filter(|_| links.iter().any(|link| link.name == claim.peer)) {
+                behind.insert(nic.ifindex, claim.peer.clone());
+                ports.push(claim.peer);
+            }
+        }
         for journal in self.journals.all()?.into_iter().flatten() {
             let nic = find_nic(&links, journal.name(), &journal.uplink, Some(&journal), &self.settings.boot_id);
             if let Some(nic) = nic.filter(|nic| nic.name != journal.name()) {
@@ -86,4 +98,10 @@ impl Handover {
         }
         Ok((candidates, links))
     }
+}
+
+/// The bridge that has a port or an interface of this name which is not ours.
+pub(super) fn foreign_bridge(view: &SwitchView, name: &str) -> Option<String> {
+    let ours = view.pairs.values().flat_map(|pair| [&pair.host, &pair.uplink]).flatten().any(|port| port.name == name);
+    view.names.get(name).filter(|_| !ours).cloned()
 }

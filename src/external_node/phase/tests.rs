@@ -22,7 +22,20 @@ fn everything() -> Vec<Observation> {
                     for journal in JOURNALS {
                         for bits in 0..16u8 {
                             let (flows, guard, guard_needed, links_fit) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0, bits & 8 != 0);
-                            all.push(Observation { nic, holder, on_nic, on_port, rows, links_fit, flows, guard, guard_needed, journal });
+                            let claimed = Claimed::ByNobodyElse;
+                            all.push(Observation {
+                                claimed,
+                                nic,
+                                holder,
+                                on_nic,
+                                on_port,
+                                rows,
+                                links_fit,
+                                flows,
+                                guard,
+                                guard_needed,
+                                journal,
+                            });
                         }
                     }
                 }
@@ -88,6 +101,7 @@ fn from_everything_there_is_a_way_to_both_ends() {
                 Next::Wait(Wait::NameTaken) => assert_eq!(start.holder, NameHolder::Foreign),
                 Next::Wait(Wait::Database) => assert!(matches!(start.rows, Rows::Unknown | Rows::Dead), "{start:#?}"),
                 Next::Wait(Wait::NothingKnown) => assert!(start.journal == JournalState::None && !whole(&start), "{start:#?}"),
+                Next::Wait(Wait::Claimed | Wait::OtherLabel) => panic!("{start:#?} is nobody else's"),
                 Next::Do(_) => unreachable!("a way ends with an end"),
             }
         }
@@ -162,6 +176,21 @@ fn nothing_is_touched_before_the_journal_stands() {
     }
 }
 
+/// Whatever is seen of a NIC that another agent has, and whatever is missing: nothing but our own journal is touched, and it speaks no more afterwards.
+#[test]
+fn what_another_agent_has_is_left_alone() {
+    for start in everything().into_iter().map(|seen| Observation { claimed: Claimed::ByAnother, ..seen }) {
+        for (goal, wanted) in [(Goal::Attached, Next::Wait(Wait::Claimed)), (Goal::Plain, Next::Done)] {
+            let aside = Observation { journal: JournalState::None, ..start };
+            let (seen, end) = way(start, goal);
+            assert_eq!(end, wanted, "{start:#?}");
+            assert!(seen.iter().skip(1).all(|then| *then == aside) && seen.len() <= 2, "{seen:#?}");
+        }
+        let renamed = Observation { claimed: Claimed::UnderAnotherLabel, ..start };
+        assert_eq!([Goal::Attached, Goal::Plain].map(|goal| next(&renamed, goal)), [Next::Wait(Wait::OtherLabel); 2]);
+    }
+}
+
 #[test]
 fn a_way_can_be_turned_round_at_every_step() {
     let plain = plain();
@@ -178,6 +207,7 @@ fn a_way_can_be_turned_round_at_every_step() {
 
 fn plain() -> Observation {
     Observation {
+        claimed: Claimed::ByNobodyElse,
         nic: NicPlace::OwnName,
         holder: NameHolder::NobodyElse,
         on_nic: Share::All,
