@@ -22,6 +22,7 @@ use crate::external_node::controller::inbox::NodeInbox;
 use crate::external_node::controller::published::PublishedNodes;
 use crate::linux::{LinuxKernel, netns_thread};
 use crate::model::Owner;
+use crate::model::key::NODE_CONFIG_PREFIX;
 use crate::namespace::docker::{Follower, RuntimeHealth, Timing, endpoint};
 use crate::namespace::{Remembered, Tracker, TrackerOptions};
 use crate::panics::{self, Panics};
@@ -188,6 +189,7 @@ fn configurator(
         memory: Box::new(state_dir.memory()),
         published: published.clone(),
         reservations: reservations.clone(),
+        node_key: format!("{NODE_CONFIG_PREFIX}{}", config.node.name),
     }))
 }
 

@@ -95,12 +95,28 @@ pub(super) struct NodeSetup {
     pub(super) reserving: Reserving,
 }
 
+/// Tells when it becomes known whether what is missing in the store may be removed, as long as the agent runs.
+async fn tell_of_removals(interfaces: Arc<Published>, inbox: Arc<NodeInbox>) {
+    let (mut listings, mut hold) = (interfaces.judged_listings.subscribe(), interfaces.hold.subscribe());
+    loop {
+        let told = tokio::select! {
+            told = listings.changed() => told,
+            told = hold.changed() => told,
+        };
+        if told.is_err() {
+            return;
+        }
+        inbox.store_heard();
+    }
+}
+
 /// Starts the controller's thread. What is returned is closed when it has ended, however it ended.
 ///
 /// # Errors
 /// When no thread can be had.
 pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<oneshot::Receiver<()>> {
     let (alive, ended) = oneshot::channel();
+    tokio::spawn(tell_of_removals(setup.interfaces.clone(), inbox.clone()));
     let work = move || {
         let _alive: oneshot::Sender<()> = alive;
         if !has_reason_to_live(&setup.config.state_dir, &inbox, &setup.published) {
@@ -326,8 +342,9 @@ impl StoreState for Store {
         if health.kind == "etcd" { Heard::At(health.last_heard.unwrap_or_default()) } else { Heard::Always }
     }
 
-    fn removals_allowed(&self) -> bool {
-        self.interfaces.hold.borrow().is_none()
+    fn removals_allowed(&self, listings: u64) -> bool {
+        // What they are a reason for was told before.
+        *self.interfaces.judged_listings.borrow() >= listings && self.interfaces.hold.borrow().is_none()
     }
 }
 

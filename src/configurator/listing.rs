@@ -9,6 +9,7 @@ use super::places::Resolution;
 use super::published::Hold;
 use super::{Configurator, Now};
 use crate::model::decode::{Decoded, decode_interface};
+use crate::model::key::NODE_CONFIG_PREFIX;
 use crate::model::vpp::{VppKey, report, wanted_tap};
 use crate::model::{ConfigKey, NetnsId, NetnsRef, NetnsSlot};
 use crate::store::{StoreEvent, StoreIdentity, Versioned};
@@ -24,9 +25,11 @@ impl Configurator {
                     self.forget_unfinished_listing();
                 }
                 self.staging = Some(BTreeMap::new());
+                self.node_staged = false;
                 self.vpp_staging.clear();
             }
             StoreEvent::InitApply(key, value) => {
+                self.node_staged |= key == self.parts.node_key;
                 if let Some(key) = VppKey::parse(&key) {
                     self.vpp_staging.insert(key, value);
                 } else if let (Some(staging), Some(ConfigKey::Interface(last))) = (&mut self.staging, ConfigKey::parse(&key)) {
@@ -38,6 +41,8 @@ impl Configurator {
                 }
             }
             StoreEvent::InitDone(identity) => {
+                self.listings += 1;
+                self.node_listed = self.node_staged;
                 if let Some(listing) = self.staging.take() {
                     self.take_vpp_listing();
                     self.take_listing(listing, identity, now);
@@ -45,6 +50,7 @@ impl Configurator {
             }
             StoreEvent::Apply(key, value) => {
                 self.heard_of(value.mod_revision);
+                self.node_listed |= key == self.parts.node_key;
                 self.take_vpp(&key, Some(&value));
                 if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
                     self.put(&last, value, decoded, now);
@@ -52,6 +58,7 @@ impl Configurator {
             }
             StoreEvent::Delete(key, revision) => {
                 self.heard_of(revision);
+                self.node_listed &= key != self.parts.node_key;
                 self.take_vpp(&key, None);
                 if let Some(ConfigKey::Interface(last)) = ConfigKey::parse(&key) {
                     self.delete(&last);
@@ -174,10 +181,11 @@ impl Configurator {
 
     /// HOLD ends when the listing holds every key that we manage.
     pub(super) fn review_hold(&mut self) {
+        let node = self.kept_node();
         let Some(hold) = &mut self.hold else { return self.remember_store() };
         let kept = self.desired.iter().filter(|wish| wish.kept).map(|wish| wish.key.to_string());
         let without_key = self.observed.names().map(|name| name.as_str()).filter(|name| self.desired.get(name).is_none());
-        let missing: BTreeSet<String> = kept.chain(without_key.map(str::to_owned)).collect();
+        let missing: BTreeSet<String> = kept.chain(without_key.map(str::to_owned)).chain(node).collect();
         if missing.is_empty() {
             self.hold = None;
             tracing::info!("removals are not held back any more: the store holds every key that is managed here");
@@ -188,6 +196,12 @@ impl Configurator {
         } else {
             hold.kept = missing.into_iter().collect();
         }
+    }
+
+    /// This host's node, if its NICs are behind a bridge or on their way and the store does not have it.
+    fn kept_node(&self) -> Option<String> {
+        let kept = !self.node_listed && self.parts.reservations.get().has_nics();
+        kept.then(|| format!("node {}", self.parts.node_key.strip_prefix(NODE_CONFIG_PREFIX).unwrap_or(&self.parts.node_key)))
     }
 
     /// The operator says that what is missing in the store shall go.

@@ -76,6 +76,8 @@ pub struct Parts {
     pub published: Arc<Published>,
     /// Which names of the agent's own namespace are not to be touched.
     pub reservations: Arc<Reservations>,
+    /// Key of this host's node, which an external node's NICs are wished by. They are not this part's, but what holds back removals holds back theirs.
+    pub node_key: String,
 }
 
 /// The configurator. One lock around it is the product's only lock over kernel work.
@@ -87,6 +89,12 @@ pub struct Configurator {
     retries: Retries,
     /// The listing that is coming in.
     staging: Option<Listing>,
+    /// Whether it has this host's node.
+    node_staged: bool,
+    /// Whether the store has this host's node.
+    node_listed: bool,
+    /// How many listings were taken in.
+    listings: u64,
     /// The latest complete listing, or the events after it.
     listed: Option<StoreIdentity>,
     search_done: bool,
@@ -154,6 +162,9 @@ impl Configurator {
             observed,
             retries: Retries::default(),
             staging: None,
+            node_staged: false,
+            node_listed: false,
+            listings: 0,
             listed: None,
             search_done: false,
             in_sync: None,

@@ -143,6 +143,8 @@ pub struct Published {
     pub applied_revision: watch::Sender<i64>,
     /// HOLD, while it lasts.
     pub hold: watch::Sender<Option<Hold>>,
+    /// How many complete listings of the store it is known of whether they are a reason for HOLD, which was told before.
+    pub judged_listings: watch::Sender<u64>,
     /// Unix milliseconds of the last sign of life of the configurator's thread (for the watchdog).
     pub heartbeat: AtomicI64,
     history: Mutex<History>,

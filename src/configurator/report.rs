@@ -259,6 +259,7 @@ impl Configurator {
         if self.in_sync.is_none() {
             return;
         }
+        published.judged_listings.send_if_modified(|count| std::mem::replace(count, self.listings) != self.listings);
         if !*published.first_listing_applied.borrow() && !self.places.resolving() && self.todo.dirty.is_empty() {
             published.first_listing_applied.send_replace(true);
             self.parts.memory.listing_applied();

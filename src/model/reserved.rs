@@ -52,6 +52,12 @@ impl ReservedNames {
         self.0.get(name)
     }
 
+    /// Whether any of them is a host's NIC.
+    #[must_use]
+    pub fn has_nics(&self) -> bool {
+        self.0.values().any(|whose| matches!(whose, Reserved::Nic(_)))
+    }
+
     /// Names about which both say something else.
     pub fn differences<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
         let unlike = |a: &'a Self, b: &'a Self| a.0.iter().filter(move |(name, whose)| b.0.get(*name) != Some(whose));
@@ -68,11 +74,13 @@ mod tests {
         let mut before = ReservedNames::default();
         before.add_port("nic0", "br-int");
         before.add_port("p", "br-int");
+        assert!(!before.has_nics());
         let mut after = ReservedNames::default();
         after.add_nic("nic0", ["nic0~"]);
         after.add_port("nic0", "br-int");
         after.add_bridge("br-int");
         after.add_port("br-int", "br-int");
+        assert!(after.has_nics());
         assert_eq!(after.get("nic0"), Some(&Reserved::Nic("nic0".into())));
         assert_eq!((after.get("br-int"), after.get("p")), (Some(&Reserved::Bridge), None));
         let mut told: Vec<&str> = before.differences(&after).collect();

@@ -431,6 +431,7 @@ fn boot(
         memory: Box::new(memory.clone()),
         published: published.clone(),
         reservations: Arc::default(),
+        node_key: "external/config/v1/node/vpp1".to_owned(),
     });
     (agent, tracker)
 }

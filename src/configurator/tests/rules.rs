@@ -2,8 +2,8 @@
 
 use super::bench::{Bench, the_pair, veth};
 use crate::configurator::plan::Settings;
-use crate::model::InterfaceAddress;
-use crate::store::StoreEvent;
+use crate::model::{InterfaceAddress, ReservedNames};
+use crate::store::{StoreEvent, Versioned};
 
 fn address(text: &str) -> InterfaceAddress {
     let (ip, prefix) = text.split_once('/').unwrap();
@@ -56,6 +56,31 @@ fn hold_ends_when_the_keys_are_written_one_by_one() {
     assert!(bench.published.hold.borrow().is_none());
     bench.del("veth1");
     assert_eq!(bench.digest(), "");
+}
+
+/// The NIC of an external node is nobody's wish here, but it is given back when HOLD ends.
+#[test]
+fn hold_lasts_as_long_as_the_node_of_a_nic_is_missing() {
+    let (mut bench, kept) = wiped();
+    assert_eq!(*bench.published.judged_listings.borrow(), 2);
+    let mut names = ReservedNames::default();
+    names.add_nic("eth0", ["eth0~"]);
+    bench.reserve(names);
+    let values =
+        ["veth1", "veth2"].map(|name| String::from_utf8(kept[&format!("linux/config/v1/interface/{name}")].value.clone()).unwrap());
+    bench.put(&[("veth1", &values[0]), ("veth2", &values[1])]);
+    assert_eq!(bench.published.hold.borrow().clone().unwrap().kept, ["node vpp1"]);
+    bench.list();
+    bench.run();
+    assert_eq!(bench.published.hold.borrow().clone().unwrap().kept, ["node vpp1"]);
+    let node = || "external/config/v1/node/vpp1".to_owned();
+    bench.deliver(vec![StoreEvent::Delete(node(), bench.revision)]);
+    bench.run();
+    assert!(bench.published.hold.borrow().is_some());
+    let value = Versioned { value: Vec::new(), create_revision: bench.revision, mod_revision: bench.revision };
+    bench.deliver(vec![StoreEvent::Apply(node(), value)]);
+    bench.run();
+    assert!(bench.published.hold.borrow().is_none());
 }
 
 #[test]

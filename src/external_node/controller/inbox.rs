@@ -14,6 +14,8 @@ use crate::store::StoreEvent;
 pub struct Batch {
     /// Events of the store about nodes, in order.
     pub store: Vec<StoreEvent>,
+    /// How many complete listings came in, those included that later ones took the place of.
+    pub listings: u64,
     /// The kernel told of a change of links, addresses or routes.
     pub kernel: bool,
     /// Open vSwitch told of a change.
@@ -75,7 +77,9 @@ impl NodeInbox {
     ///
     /// A listing says everything that was said before it: what nobody has taken yet is dropped, so that an agent without nodes does not hoard listings.
     pub fn store_events(&self, mut events: Vec<StoreEvent>) {
+        let listings = events.iter().filter(|event| matches!(event, StoreEvent::InitDone(_))).count() as u64;
         self.change(|batch| {
+            batch.listings += listings;
             if let Some(listing) = events.iter().rposition(|event| *event == StoreEvent::Init) {
                 events.drain(..listing);
                 batch.store.clear();
@@ -182,8 +186,9 @@ mod tests {
     fn a_listing_takes_the_place_of_what_nobody_has_taken() {
         let inbox = NodeInbox::new();
         inbox.store_events(vec![StoreEvent::Init, key("a"), DONE, StoreEvent::Delete("a".to_owned(), 2)]);
-        inbox.store_events(vec![StoreEvent::Init, key("b"), StoreEvent::Init, key("c")]);
-        assert_eq!(inbox.take(Instant::now()).store, [StoreEvent::Init, key("c")]);
+        inbox.store_events(vec![StoreEvent::Init, key("b"), DONE, StoreEvent::Init, key("c")]);
+        let taken = inbox.take(Instant::now());
+        assert_eq!((taken.store, taken.listings), (vec![StoreEvent::Init, key("c")], 2));
     }
 
     #[test]

@@ -71,6 +71,8 @@ struct Trouble {
 pub struct NodeController {
     parts: NodeParts,
     wishes: Wishes,
+    /// How many listings of the store have come in.
+    listings: u64,
     nics: BTreeMap<String, Nic>,
     /// A request to give everything back that holds.
     rollback: Option<Rollback>,
@@ -94,6 +96,7 @@ impl NodeController {
         let mut controller = Self {
             parts,
             wishes,
+            listings: 0,
             nics: BTreeMap::new(),
             rollback,
             internal_ports: BTreeMap::new(),
@@ -190,6 +193,7 @@ impl NodeController {
         let asked = !batch.confirm.is_empty() || !batch.roll_back.is_empty();
         let woke = [(batch.kernel, "kernel"), (batch.switch, "switch"), (!batch.store.is_empty(), "store"), (asked, "request")];
         self.triggers.extend(woke.into_iter().filter_map(|(is, word)| is.then_some(word)));
+        self.listings += batch.listings;
         if self.wishes.take(batch.store) {
             // What was wrong may be right now.
             self.nics.values_mut().for_each(|nic| nic.due = now);
@@ -230,7 +234,7 @@ impl NodeController {
                 self.nics.entry(orphan).or_insert_with(|| Nic::new(Goal::Attached));
             }
         }
-        let removals = self.parts.store.removals_allowed() && !self.wishes.is_unclear();
+        let removals = self.parts.store.removals_allowed(self.listings) && !self.wishes.is_unclear();
         for nic in self.nics.values_mut() {
             if removals && !nic.chosen.as_ref().is_some_and(|chosen| self.wishes.still_wants(chosen)) {
                 (nic.chosen, nic.goal) = (None, Goal::Plain);

@@ -24,8 +24,8 @@ pub trait Guardian: Send {
 pub trait StoreState: Send {
     /// When the store was last heard of.
     fn last_heard(&self) -> Heard;
-    /// Whether what is missing in the store may be removed (no HOLD).
-    fn removals_allowed(&self) -> bool;
+    /// Whether what is missing in the store may be removed: it is known of so many listings, all that have come in, that they are no reason for HOLD.
+    fn removals_allowed(&self, listings: u64) -> bool;
 }
 
 /// Keeps names from everybody else in this agent.

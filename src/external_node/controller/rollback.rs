@@ -18,7 +18,7 @@ impl NodeController {
         let Some(rollback) = self.rollback.as_ref().filter(|_| self.wishes.are_listed()) else { return };
         let wished = self.wishes.wished();
         // What the store has lost is not taken back by anybody.
-        if wished.is_none() && !self.parts.store.removals_allowed() {
+        if wished.is_none() && !self.parts.store.removals_allowed(self.listings) {
             return;
         }
         match rollback.review(wished.as_ref()) {

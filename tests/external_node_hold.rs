@@ -1,0 +1,55 @@
+//! A store that lost its memory gives no NIC back.
+
+mod node_support;
+mod support;
+
+use node_support::*;
+use serde_json::json;
+use support::{Agent, Host, eventually, eventually_ok};
+
+/// Waits until removals are held back, for the sake of the node.
+fn wait_held(agent: &Agent<'_>) {
+    eventually_ok("the node is held", || {
+        let told = agent.vnfctl(&["status"]).stdout;
+        if told.contains("hold") && told.contains("node vpp1") { Ok(()) } else { Err(told) }
+    });
+}
+
+#[test]
+fn a_nic_stays_until_removals_are_accepted() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let _ovs = host.start_ovs();
+    let mut etcd = host.start_etcd();
+    let mut agent = agent(&host).started();
+    etcd.pass_revisions(50);
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    let stands = identity(&host, &wait_attached(&etcd, &["nic0"]), "nic0");
+    eventually("it is confirmed", || agent.log().contains("confirmed: the host"));
+    agent.wait_ready();
+    etcd.wipe();
+    etcd.start();
+    wait_held(&agent);
+    // Each start begins with a listing that says nothing of the node.
+    for round in 0..3 {
+        agent.restart();
+        wait_held(&agent);
+        eventually_ok("it is told as what it is", || {
+            let told = agent.vnfctl(&["nodes"]).stdout;
+            if told.contains("stays while removals are held back") { Ok(()) } else { Err(told) }
+        });
+        nic.passes_all_but(5001 + round, &[]);
+        assert_eq!(index(&host, "nic0"), stands.2, "round {round}: the same port");
+    }
+    // Written again it is no removal any more.
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    agent.wait_ready();
+    assert_eq!(identity(&host, &wait_attached(&etcd, &["nic0"]), "nic0"), stands);
+    etcd.wipe();
+    etcd.start();
+    wait_held(&agent);
+    agent.ask(&["resync", "--accept-removals"]);
+    wait_plain(&host, "nic0", &before);
+    agent.wait_ready();
+}
