@@ -101,7 +101,8 @@ fn a_nic_that_is_made_anew() {
     let mac = link(&host, "nic0~")["address"].as_str().expect("an address").to_owned();
     let before = repairs(&bed.agent);
     host.run("ip link del nic0~");
-    wait_for(&bed.etcd, "RETRYING", "LINK_MISSING", "not in this network namespace");
+    wait_for(&bed.etcd, "RETRYING", "LINK_MISSING", "not in this network namespace; its port keeps name, addresses and routes");
+    assert_eq!(shape(&host, "nic0"), bed.before, "what is bound to its addresses goes on when it is back");
     host.run(&format!("ip link add eth7 mtu 1400 address {mac} type veth peer name p-nic0 netns {NETWORK}"));
     bed.nic.answer();
     bed.is_repaired(before, "a NIC that is made anew");
@@ -113,9 +114,12 @@ fn a_nic_that_is_made_anew() {
 #[test]
 fn a_nic_that_is_gone() {
     let host = Host::new();
-    let bed = Bed::new(&host);
+    let mut bed = Bed::new(&host);
     host.run("ip link del nic0~");
-    wait_for(&bed.etcd, "RETRYING", "LINK_MISSING", "not in this network namespace");
+    let told = "the host cannot be reached by it until the NIC is back, or its wish is gone";
+    wait_for(&bed.etcd, "RETRYING", "LINK_MISSING", told);
+    bed.agent.restart();
+    wait_for(&bed.etcd, "RETRYING", "LINK_MISSING", told);
     unwish(&bed.etcd);
     eventually_long("nothing is left", || {
         let tables = host.run("nft list tables");

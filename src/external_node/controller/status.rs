@@ -9,7 +9,7 @@ use super::wish::{Chosen, Wish, Wishes};
 use super::{Nic, NodeParts};
 use crate::external_node::handover::{FlowsError, HandoverError, Seen};
 use crate::external_node::journal::Intent;
-use crate::external_node::phase::{Goal, Wait, phase};
+use crate::external_node::phase::{Goal, NameHolder, Share, Wait, phase};
 use crate::external_node::plan::{Names, plan};
 use crate::external_node::suitability::uplink_name;
 use crate::model::nic::NicAddress;
@@ -50,7 +50,11 @@ pub(super) fn reason_of_wait(wait: Wait) -> Reason {
 
 /// What is waited for, as far as it can be told from what was seen.
 pub(super) fn words_of_wait(name: &str, wait: Wait, seen: &Seen) -> String {
+    let on_port = seen.observation.holder == NameHolder::Port && seen.observation.on_port != Share::None;
     match (wait, &seen.claim) {
+        (Wait::NicGone, _) if on_port => format!(
+            "{name}: {wait}; its port keeps name, addresses and routes, and the host cannot be reached by it until the NIC is back, or its wish is gone"
+        ),
         (Wait::Claimed, Some(claim)) => format!("{name}: {}", words_of_claim(claim)),
         (Wait::OtherLabel, Some(claim)) => format!("{name}: {wait} (the label `{}`)", claim.label),
         _ => format!("{name}: {wait}"),
