@@ -285,6 +285,8 @@ pub(crate) mod tests {
             master: 0,
             lower: 0,
             altnames: vec!["enp0s3".into()],
+            group: 0,
+            alias: String::new(),
         };
         let config = NicConfig {
             link,

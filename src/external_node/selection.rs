@@ -151,6 +151,8 @@ mod tests {
             master: 0,
             lower: 0,
             altnames: vec![format!("alt-{name}")],
+            group: 0,
+            alias: String::new(),
         };
         let address = |text: &&str| {
             let (ip, prefix) = text.split_once('/').unwrap();

@@ -6,6 +6,7 @@ use crate::external_node::selection::Candidate;
 use crate::model::name::HOST_IF_NAME_MAX;
 use crate::model::nic::{NicAddress, NicLink};
 use crate::model::node::short_hash;
+use crate::model::owner::mark_of_any;
 
 /// What ends an uplink's name. Antrea's way, so that whoever knows that finds its way here.
 const UPLINK_SUFFIX: char = '~';
@@ -63,6 +64,8 @@ pub struct Examined<'a> {
 pub enum Unsuitable {
     /// Its kind cannot be a bridge's uplink, or is not handled.
     Kind(String),
+    /// An agent made it for a wish.
+    MadeByAgent(String),
     /// It is a port of another link.
     PortOf(String),
     /// Open vSwitch has a port of its name, or of the uplink's, that is not ours.
@@ -95,6 +98,9 @@ impl fmt::Display for Unsuitable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kind(kind) => write!(f, "a link of the kind {kind} cannot be put behind a bridge"),
+            Self::MadeByAgent(mark) => {
+                write!(f, "an agent has made it for a wish of its own (it is marked by {mark}): it is no NIC of the host")
+            }
             Self::PortOf(master) => write!(f, "it is a port of {master}; take it out there first"),
             Self::PortTaken { port, bridge } => write!(f, "the bridge {bridge} of Open vSwitch has a port {port}; remove it there first"),
             Self::Under(links) => write!(f, "other links stand on it ({}), which would lose their way to the network", links.join(", ")),
@@ -134,6 +140,7 @@ pub fn examine(examined: &Examined<'_>) -> Result<String, Vec<Unsuitable>> {
     let uplink = uplink_name(&link.name);
     let mut reasons = Vec::new();
     reasons.extend(kind(link));
+    reasons.extend(mark_of_any(link.group, &link.alias).map(Unsuitable::MadeByAgent));
     reasons.extend(role(link, examined.links));
     reasons.extend(examined.bridges.iter().map(|(port, bridge)| Unsuitable::PortTaken { port: port.clone(), bridge: bridge.clone() }));
     if !link.up {
@@ -195,6 +202,7 @@ pub fn leases(addresses: &[NicAddress]) -> Vec<Manager> {
 mod tests {
     use super::*;
     use crate::model::nic::{Attribute, Message};
+    use crate::model::{AgentLabel, InterfaceName, MarkKind, Owner};
 
     fn link(index: u32, name: &str) -> NicLink {
         NicLink {
@@ -209,6 +217,8 @@ mod tests {
             master: 0,
             lower: 0,
             altnames: Vec::new(),
+            group: 0,
+            alias: String::new(),
         }
     }
 
@@ -254,6 +264,24 @@ mod tests {
         let holder = NicLink { altnames: vec!["eth0~".into()], ..link(3, "eth1") };
         let taken = Unsuitable::UplinkNameTaken { uplink: "eth0~".into(), by: "eth1".into() };
         assert_eq!(refused(link(2, "eth0"), vec![holder]), [taken]);
+    }
+
+    #[test]
+    fn what_an_agent_made_is_no_nic() {
+        let owner = Owner::new(AgentLabel::new("other").unwrap());
+        let named = owner.alias(MarkKind::Veth, &InterfaceName::new("veth1").unwrap());
+        for (group, alias, mark) in [
+            (owner.group(), named.as_str(), "its alias `vnf-agent:other:veth:veth1`"),
+            (0, &named, "its alias `vnf-agent:other:veth:veth1`"),
+            (owner.group(), "", "its group"),
+            (owner.doomed_group(), "words of a user", "its group"),
+        ] {
+            let veth = NicLink { kind: "veth".into(), group, alias: alias.to_owned(), ..link(2, "eth0") };
+            let refused = examined(veth, Vec::new(), &[], true).unwrap_err();
+            assert!(matches!(&refused[..], [Unsuitable::MadeByAgent(said)] if said.starts_with(mark)), "{refused:?}");
+        }
+        let others = NicLink { group: 0x5500_0001, alias: "vnf-agents: none".into(), ..link(2, "eth0") };
+        assert_eq!(examined(others, Vec::new(), &[], false), Ok("eth0~".into()));
     }
 
     #[test]

@@ -65,6 +65,12 @@ pub struct NicLink {
     /// Its alternative names.
     #[serde(default)]
     pub altnames: Vec<String>,
+    /// Its group.
+    #[serde(default)]
+    pub group: u32,
+    /// Its alias; empty where it has none.
+    #[serde(default)]
+    pub alias: String,
 }
 
 impl NicLink {

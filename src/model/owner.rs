@@ -8,6 +8,8 @@ use crate::model::{AgentLabel, HostIfName, InterfaceName, LinkKind, ObservedLink
 const ALIAS_WORD: &str = "vnf-agent";
 const OWNED: u32 = 0x5600_0000;
 const DOOMED: u32 = 0x5700_0000;
+/// The bits of a group that tell labels apart.
+const GROUP_HASH: u32 = 0x00ff_ffff;
 
 /// Longest alias that the kernel takes, in bytes (`IFALIASZ` less the closing NUL).
 const ALIAS_MAX: usize = 255;
@@ -63,7 +65,7 @@ impl Owner {
     /// The owner with this label.
     #[must_use]
     pub fn new(label: AgentLabel) -> Self {
-        let hash = fnv1a_32(label.as_str().as_bytes()) & 0x00ff_ffff;
+        let hash = fnv1a_32(label.as_str().as_bytes()) & GROUP_HASH;
         let alias_prefix = format!("{ALIAS_WORD}:{label}:");
         Self { label, hash, alias_prefix }
     }
@@ -159,6 +161,16 @@ impl Owner {
         };
         Some((kind, InterfaceName::new(name).ok()?))
     }
+}
+
+/// What marks a link as some agent's, whichever agent that is, in words; `None` when nothing does.
+#[must_use]
+pub fn mark_of_any(group: u32, alias: &str) -> Option<String> {
+    if alias.strip_prefix(ALIAS_WORD).is_some_and(|rest| rest.starts_with(':')) {
+        return Some(format!("its alias `{}`", alias.escape_debug()));
+    }
+    let is_ours = [OWNED, DOOMED].contains(&(group & !GROUP_HASH));
+    is_ours.then(|| format!("its group {group:#x}"))
 }
 
 /// FNV-1a, 32 bits (draft-eastlake-fnv): the same in every version of this program, so it may be written down.

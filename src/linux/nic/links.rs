@@ -14,6 +14,8 @@ const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
+const IFLA_GROUP: u16 = 27;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_PERM_ADDRESS: u16 = 54;
@@ -53,6 +55,8 @@ fn link(payload: &[u8]) -> Option<NicLink> {
         master: 0,
         lower: 0,
         altnames: Vec::new(),
+        group: 0,
+        alias: String::new(),
     };
     let mut foreign_lower = false;
     for (kind, value) in attributes_of(attributes) {
@@ -61,6 +65,8 @@ fn link(payload: &[u8]) -> Option<NicLink> {
             IFLA_ADDRESS => link.mac = mac(value),
             IFLA_PERM_ADDRESS => link.permanent_mac = mac(value),
             IFLA_MTU => link.mtu = u32_at(value, 0).unwrap_or_default(),
+            IFLA_GROUP => link.group = u32_at(value, 0).unwrap_or_default(),
+            IFLA_IFALIAS => link.alias = text(value).into(),
             IFLA_MASTER => link.master = u32_at(value, 0).unwrap_or_default(),
             IFLA_LINK => link.lower = u32_at(value, 0).unwrap_or_default(),
             IFLA_LINK_NETNSID => foreign_lower = true,
