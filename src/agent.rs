@@ -65,7 +65,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let store = open_store(&config, &split, &stop)?;
     let external = api::Nodes { published: Arc::new(PublishedNodes::default()), inbox: nodes.clone() };
     let handing_over = node::start(
-        node_setup(&config, &tracker, &store, &published, &external, node::Reserving { names: reservations, inbox: inbox.clone() }),
+        node_setup(&config, &tracker, &store, &published, &external, node::Reserving::new(reservations, inbox.clone())),
         nodes.clone(),
     )?;
     let publishing = store.statuses.as_ref().map(StatusHandle::problem);

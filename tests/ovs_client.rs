@@ -222,6 +222,31 @@ fn a_bridge_is_made_once() {
 }
 
 /// Names that are taken, devices that are missing.
+/// Whoever must not take their devices hears of them before there are any.
+#[test]
+fn internal_ports_of_all_bridges_are_told() {
+    let host = Host::new();
+    let mut ovs = host.start_ovs();
+    ovs.add_bridge("br-int");
+    let (_client, events) = client(ovs.target());
+    let ports = |names: &[(&str, &str)]| {
+        OvsEvent::InternalPorts(names.iter().map(|(port, bridge)| ((*port).to_owned(), (*bridge).to_owned())).collect())
+    };
+    events.wait_for(&ports(&[("br-int", "br-int")]));
+    ovs.kill_switch();
+    ovs.vsctl("--no-wait add-br br-other -- set bridge br-other datapath_type=netdev");
+    events.wait_for(&ports(&[("br-int", "br-int"), ("br-other", "br-other")]));
+    ovs.vsctl("--no-wait add-port br-other vport0 -- set interface vport0 type=internal");
+    events.wait_for(&ports(&[("br-int", "br-int"), ("br-other", "br-other"), ("vport0", "br-other")]));
+    assert!(host.link("", "vport0").is_none());
+    events.clear();
+    ovs.vsctl("--no-wait add-port br-other none0");
+    ovs.vsctl("--no-wait del-br br-other");
+    events.wait_for(&ports(&[("br-int", "br-int")]));
+    let told = events.0.lock().unwrap().iter().filter(|event| matches!(event, OvsEvent::InternalPorts(_))).count();
+    assert_eq!(told, 1, "only what has changed is told");
+}
+
 #[test]
 fn what_cannot_be_made_is_said() {
     let host = Host::new();

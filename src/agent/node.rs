@@ -1,11 +1,12 @@
 //! The external node's part of the wiring: it comes to life with the first wish for a node or the first journal, so that a host without Open vSwitch
 //! hears nothing of it.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -165,7 +166,7 @@ fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(Node
         rules: config.node.bypass_rules.clone(),
         confirm_within: config.node.confirm_timeout,
     };
-    let (handover, watch) = handover(&place, setup.own.clone(), journals, Some(inbox.clone()))?;
+    let (handover, watch) = handover(&place, setup.own.clone(), journals, Some((inbox.clone(), setup.reserving.clone())))?;
     let legal = |what: &str, text: &str| InterfaceName::new(text).map_err(|why| anyhow::anyhow!("{what} `{text}` {why}"));
     let order = Order {
         nic: String::new(),
@@ -226,10 +227,10 @@ fn handover(
     place: &Place,
     netns: NetnsHandle,
     journals: JournalFolder,
-    inbox: Option<Arc<NodeInbox>>,
+    agent: Option<(Arc<NodeInbox>, Reserving)>,
 ) -> anyhow::Result<(Handover, SwitchWatch)> {
     let alive = Arc::new(AtomicBool::new(true));
-    let ears: Arc<dyn OvsSink> = Arc::new(Ears { alive: alive.clone(), inbox });
+    let ears: Arc<dyn OvsSink> = Arc::new(Ears { alive: alive.clone(), agent });
     let options = OvsOptions::new(place.target.clone(), place.label.clone(), place.bridge.clone());
     let switch: Arc<dyn Switch> = Arc::new(OvsClient::start(options, ears.clone()).context("start the Open vSwitch client")?);
     let socket = management_socket(&run_dir(&place.target), &place.bridge);
@@ -257,7 +258,8 @@ fn run_dir(target: &OvsdbTarget) -> PathBuf {
 /// Hears of the switch.
 struct Ears {
     alive: Arc<AtomicBool>,
-    inbox: Option<Arc<NodeInbox>>,
+    /// Nobody but itself hears in the process that stands by.
+    agent: Option<(Arc<NodeInbox>, Reserving)>,
 }
 
 impl OvsSink for Ears {
@@ -271,8 +273,10 @@ impl OvsSink for Ears {
             OvsEvent::SwitchLost(_) => self.alive.swap(false, Ordering::Relaxed),
             _ => true,
         };
-        if let Some(inbox) = self.inbox.as_ref().filter(|_| is_news) {
-            inbox.tell(event);
+        match (&self.agent, event) {
+            (Some((_, reserving)), OvsEvent::InternalPorts(ports)) => reserving.reserve_ports(ports),
+            (Some((inbox, _)), event) if is_news => inbox.tell(event),
+            _ => {}
         }
     }
 }
@@ -295,18 +299,48 @@ impl Guardian for Processes {
     }
 }
 
-/// Keeps names from the configurator.
+/// Keeps names from the configurator: those that the host hangs on, and those that Open vSwitch has told of.
 #[derive(Clone)]
 pub(super) struct Reserving {
-    pub(super) names: Arc<Reservations>,
-    pub(super) inbox: Arc<Inbox>,
+    names: Arc<Reservations>,
+    inbox: Arc<Inbox>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// Who reserves what.
+struct Known {
+    host: ReservedNames,
+    /// Internal ports of all bridges as the database showed them last, and their bridges.
+    ports: BTreeMap<String, String>,
+}
+
+impl Reserving {
+    /// Adds to what is reserved already.
+    pub(super) fn new(names: Arc<Reservations>, inbox: Arc<Inbox>) -> Self {
+        let known = Known { host: names.get().as_ref().clone(), ports: BTreeMap::new() };
+        Self { names, inbox, known: Arc::new(Mutex::new(known)) }
+    }
+
+    /// Open vSwitch makes, or has made, the devices of these ports.
+    fn reserve_ports(&self, ports: BTreeMap<String, String>) {
+        self.change(|known| known.ports = ports);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Known)) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut known);
+        let mut names = known.host.clone();
+        known.ports.iter().for_each(|(port, bridge)| names.add_port(port, bridge));
+        // Still locked: what was known later is also said later.
+        if self.names.set(names) {
+            self.inbox.reserved();
+        }
+    }
 }
 
 impl NameKeeper for Reserving {
     fn reserve(&self, names: ReservedNames) {
-        if self.names.set(names) {
-            self.inbox.reserved();
-        }
+        self.change(|known| known.host = names);
     }
 }
 
@@ -367,4 +401,29 @@ pub fn stand_by(order: &Order) -> Result<(), String> {
         watch = Some(switch_watch);
         Ok(handover)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Reserved;
+
+    #[test]
+    fn what_the_database_tells_of_is_reserved_before_anybody_looks() {
+        let (names, inbox, nodes) = (Arc::new(Reservations::default()), Inbox::new(), NodeInbox::new());
+        let reserving = Reserving::new(names.clone(), inbox);
+        let ears = Ears { alive: Arc::new(AtomicBool::new(true)), agent: Some((nodes, reserving.clone())) };
+        let ports = |name: &str| OvsEvent::InternalPorts([(name.to_owned(), "br-ex".to_owned())].into());
+        ears.tell(ports("vport0"));
+        assert_eq!(names.get().get("vport0"), Some(&Reserved::Port("br-ex".into())));
+        // The host's own names come and go beside them.
+        let mut host = ReservedNames::default();
+        host.add_nic("eth0", ["eth0~"]);
+        reserving.reserve(host);
+        assert!(names.get().get("vport0").is_some() && names.get().get("eth0~").is_some());
+        ears.tell(ports("vport1"));
+        assert!(names.get().get("vport0").is_none() && names.get().get("vport1").is_some() && names.get().get("eth0").is_some());
+        reserving.reserve(ReservedNames::default());
+        assert!(names.get().get("vport1").is_some() && names.get().get("eth0").is_none());
+    }
 }

@@ -1,5 +1,6 @@
 //! [`Switch`] on a real database: what is asked in which transaction, and what its answer means.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +59,8 @@ impl OvsClient {
             probe_interval: options.probe_interval,
             connect_limit: options.call_limit,
         };
-        let follower = Follower { label: options.label.clone(), bridge: options.bridge.clone(), last: SwitchView::default(), sink };
+        let follower =
+            Follower { label: options.label.clone(), bridge: options.bridge.clone(), last: SwitchView::default(), internal: None, sink };
         Ok(Self { session: Session::start(session, follower)?, options, lock })
     }
 
@@ -273,6 +275,8 @@ struct Follower {
     label: AgentLabel,
     bridge: String,
     last: SwitchView,
+    /// The internal ports that were told last.
+    internal: Option<BTreeMap<String, String>>,
     sink: Arc<dyn OvsSink>,
 }
 
@@ -284,6 +288,12 @@ impl SessionSink for Follower {
             events.insert(0, OvsEvent::DatabaseBack);
         }
         self.last = now;
+        let internal = view::internal_ports(rows);
+        if self.internal.as_ref() != Some(&internal) {
+            // The switch hears of them at this moment too, and makes their devices: whoever must not take those hears of it before anything else.
+            events.insert(0, OvsEvent::InternalPorts(internal.clone()));
+            self.internal = Some(internal);
+        }
         events
     }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::num::NonZeroU16;
 
 use super::ids::{self, Claim, Notes, Role};
-use super::rows::{InterfaceRow, PortRow, Rows};
+use super::rows::{BridgeRow, InterfaceRow, PortRow, Rows};
 use super::value::RowId;
 use crate::model::{AgentLabel, MacAddr};
 
@@ -122,6 +122,8 @@ pub enum OvsEvent {
     BridgeRemoved,
     /// One of our ports is gone.
     PortRemoved(String),
+    /// The internal ports of all bridges are others than before: these, each with its bridge.
+    InternalPorts(BTreeMap<String, String>),
     /// One of our ports appeared, got another number or lost it, failed or recovered, or has another address.
     PortChanged(String, PortState),
 }
@@ -134,11 +136,10 @@ pub trait OvsSink: Send + Sync + 'static {
 
 /// What the rows show of this bridge to the agent of this label.
 pub(super) fn view(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView {
-    let mut view = ours(rows, label, bridge);
+    let mut view = SwitchView { internal: internal_ports(rows), ..ours(rows, label, bridge) };
     for row in rows.bridges.values() {
         for port in row.ports.iter().filter_map(|id| rows.ports.get(id)) {
             let rows = || port.interfaces.iter().filter_map(|id| rows.interfaces.get(id));
-            view.internal.extend(rows().filter(|row| row.kind == "internal").map(|internal| (internal.name.clone(), row.name.clone())));
             let claim = ids::claim(&row.name, &port.external_ids).filter(|claim| claim.label != label.as_str());
             view.others.extend(claim.map(|claim| (port.name.clone(), claim)));
             let interfaces = rows().map(|interface| &interface.name);
@@ -146,6 +147,16 @@ pub(super) fn view(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView 
         }
     }
     view
+}
+
+/// The internal ports of all bridges, whosever they are, each with its bridge.
+pub(super) fn internal_ports(rows: &Rows) -> BTreeMap<String, String> {
+    let of_port = |id: &RowId| rows.ports.get(id).into_iter().flat_map(|port| &port.interfaces).filter_map(|id| rows.interfaces.get(id));
+    let of_bridge = |bridge: &BridgeRow| {
+        let internal = bridge.ports.iter().flat_map(of_port).filter(|row| row.kind == "internal");
+        internal.map(|row| (row.name.clone(), bridge.name.clone())).collect::<Vec<_>>()
+    };
+    rows.bridges.values().flat_map(of_bridge).collect()
 }
 
 /// As [`view`], without the names of others: what events are made from.

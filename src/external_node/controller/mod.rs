@@ -76,8 +76,6 @@ pub struct NodeController {
     nics: BTreeMap<String, Nic>,
     /// A request to give everything back that holds.
     rollback: Option<Rollback>,
-    /// Internal ports of all bridges, when the database was last read, and their bridges.
-    internal_ports: BTreeMap<String, String>,
     last_look: Option<Instant>,
     changed: bool,
     /// What woke it since the last look.
@@ -99,7 +97,6 @@ impl NodeController {
             listings: 0,
             nics: BTreeMap::new(),
             rollback,
-            internal_ports: BTreeMap::new(),
             last_look: None,
             changed: true,
             triggers: BTreeSet::new(),
@@ -229,7 +226,6 @@ impl NodeController {
             nic.goal = Goal::Attached;
         }
         if let Some(view) = self.parts.handover.ports() {
-            self.internal_ports = view.internal;
             for orphan in view.pairs.into_keys() {
                 self.nics.entry(orphan).or_insert_with(|| Nic::new(Goal::Attached));
             }

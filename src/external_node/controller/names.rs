@@ -39,9 +39,6 @@ impl NodeController {
             names.add_nic(name, nic.altnames.iter().map(String::as_str).chain([uplink.as_str()]));
             names.add_bridge(&self.parts.bridge);
         }
-        for (port, bridge) in &self.internal_ports {
-            names.add_port(port, bridge);
-        }
         self.parts.names.reserve(names);
     }
 }
