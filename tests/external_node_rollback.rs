@@ -95,6 +95,7 @@ fn it_is_finished_by_the_next_agent() {
         rig.agent.set_environment(Vec::new());
         let holds = request.exists();
         assert!(holds || killed, "what is given back is kept");
+        assert!(holds || !asked, "what was answered is kept");
         rig.agent.start();
         if holds {
             finished += 1;

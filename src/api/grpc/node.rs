@@ -15,13 +15,13 @@ use super::config::{peer, writes_allowed};
 use crate::api::context::Context;
 use crate::api::convert;
 use crate::api::grpc::Access;
-use crate::external_node::controller::inbox::DryRun;
+use crate::external_node::controller::inbox::{DryRun, RollBack};
 use crate::external_node::controller::published::{NodesView, OwnNode};
 use crate::model::{ExternalEntityReference, Phase};
 use crate::proto::agent as pb;
 use crate::proto::agent::node_service_server::NodeService;
 
-/// How long the answer to what a wish would do may take: the controller may be at work on a NIC.
+/// How long an answer may take: the controller may be at work on a NIC.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 /// The service.
@@ -90,8 +90,9 @@ impl NodeService for Service {
             return Err(Status::failed_precondition(message));
         }
         tracing::info!(%peer, %name, "a node is to be given back, asked for through the API");
-        self.context.nodes.inbox.roll_back(&name);
-        Ok(Response::new(pb::RollbackNodeResponse {}))
+        let (answer, told) = oneshot::channel();
+        self.context.nodes.inbox.roll_back(RollBack { node: name, answer });
+        answered(told, Status::internal).await.map(|()| Response::new(pb::RollbackNodeResponse {}))
     }
 }
 
@@ -125,11 +126,16 @@ impl Service {
     async fn dry_run(&self, key: String, value: Vec<u8>) -> Result<Vec<String>, Status> {
         let (answer, told) = oneshot::channel();
         self.context.nodes.inbox.dry_run(DryRun { key, value, answer });
-        match tokio::time::timeout(ANSWER_WITHIN, told).await {
-            Ok(Ok(told)) => told.map_err(Status::invalid_argument),
-            Ok(Err(_)) => Err(Status::unavailable("the external node cannot be served; the agent's log says why")),
-            Err(_) => Err(Status::deadline_exceeded("the agent is busy with a NIC; ask again")),
-        }
+        answered(told, Status::invalid_argument).await
+    }
+}
+
+/// What the controller answers; its refusals become statuses of this kind.
+async fn answered<T>(told: oneshot::Receiver<Result<T, String>>, refusal: impl FnOnce(String) -> Status) -> Result<T, Status> {
+    match tokio::time::timeout(ANSWER_WITHIN, told).await {
+        Ok(Ok(told)) => told.map_err(refusal),
+        Ok(Err(_)) => Err(Status::unavailable("the external node cannot be served; the agent's log says why")),
+        Err(_) => Err(Status::deadline_exceeded("the agent is busy with a NIC, and takes this up when it is done; ask again")),
     }
 }
 

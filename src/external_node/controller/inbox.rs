@@ -24,12 +24,21 @@ pub struct Batch {
     pub store_health: bool,
     /// Nodes whose attachment is confirmed by hand.
     pub confirm: BTreeSet<String>,
-    /// Nodes that are to be given back until their wish changes.
-    pub roll_back: BTreeSet<String>,
+    /// Requests to give nodes back until their wish changes.
+    pub roll_back: Vec<RollBack>,
     /// Wishes of which somebody wants to know what they would do.
     pub dry_runs: Vec<DryRun>,
     /// The agent stops.
     pub stop: bool,
+}
+
+/// A request to give back what a node has attached, until its wish changes.
+#[derive(Debug)]
+pub struct RollBack {
+    /// The node.
+    pub node: String,
+    /// Takes the answer, when the request is on disk; or why it is not, with what that means.
+    pub answer: oneshot::Sender<Result<(), String>>,
 }
 
 /// A wish of which somebody wants to know what it would do, without writing it.
@@ -106,10 +115,8 @@ impl NodeInbox {
     }
 
     /// Gives back what a node has attached, until its wish changes.
-    pub fn roll_back(&self, node: &str) {
-        self.change(|batch| {
-            batch.roll_back.insert(node.to_owned());
-        });
+    pub fn roll_back(&self, asked: RollBack) {
+        self.change(|batch| batch.roll_back.push(asked));
     }
 
     /// Asks what a wish would do.

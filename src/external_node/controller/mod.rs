@@ -203,9 +203,9 @@ impl NodeController {
             self.confirm_all();
             self.changed = true;
         }
-        if batch.roll_back.iter().any(|node| ours(node)) {
-            self.changed = true;
-            self.take_rollback(now);
+        for asked in batch.roll_back {
+            let told = if ours(&asked.node) { self.take_rollback(now) } else { Err("it is another host's node".to_owned()) };
+            let _who_asked_has_gone = asked.answer.send(told);
         }
         for asked in batch.dry_runs {
             let told = dry_run::run(&mut self.parts, &self.wishes, &asked.key, &asked.value);

@@ -1,5 +1,6 @@
 //! A request to give everything back, from when it is made until the wish changes.
 
+use std::io;
 use std::time::Instant;
 
 use super::NodeController;
@@ -7,10 +8,17 @@ use crate::external_node::phase::Goal;
 use crate::external_node::rollback::{Review, Rollback};
 
 impl NodeController {
-    /// Somebody asks for it. It is on disk before anything is done.
-    pub(super) fn take_rollback(&mut self, now: Instant) {
-        self.keep(Rollback { wished: self.wishes.wished() });
+    /// Somebody asks for it. It is on disk before anything is done, and before it is answered.
+    ///
+    /// # Errors
+    /// When it is not on disk; it holds all the same, as long as this agent runs.
+    pub(super) fn take_rollback(&mut self, now: Instant) -> Result<(), String> {
+        self.changed = true;
         self.nics.values_mut().for_each(|nic| nic.due = now);
+        let kept = self.keep(Rollback { wished: self.wishes.wished() });
+        kept.map_err(|error| {
+            format!("the NICs are given back, but an agent that is started anew would attach them again: keep the request: {error}")
+        })
     }
 
     /// Whether it still holds.
@@ -23,7 +31,8 @@ impl NodeController {
         }
         match rollback.review(wished.as_ref()) {
             Review::Holds => {}
-            Review::Binds => self.keep(Rollback { wished }),
+            // It was told.
+            Review::Binds => drop(self.keep(Rollback { wished })),
             Review::Ended => {
                 if let Err(error) = self.parts.rollbacks.drop() {
                     tracing::error!(%error, "that the node is not given back any more could not be written");
@@ -41,10 +50,12 @@ impl NodeController {
         }
     }
 
-    fn keep(&mut self, rollback: Rollback) {
-        if let Err(error) = self.parts.rollbacks.write(&rollback) {
+    fn keep(&mut self, rollback: Rollback) -> io::Result<()> {
+        let written = self.parts.rollbacks.write(&rollback);
+        if let Err(error) = &written {
             tracing::error!(%error, "that the node is given back could not be written; it holds as long as this agent runs");
         }
         self.rollback = Some(rollback);
+        written
     }
 }
