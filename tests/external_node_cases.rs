@@ -98,6 +98,51 @@ fn an_address_that_the_port_cannot_have() {
     wait_plain(&host, "nic0", &before);
 }
 
+/// C81: the port cannot have one of the addresses, and that shows only when it is there. Everything is undone, and the host is reachable all the time.
+#[test]
+fn an_address_that_the_port_cannot_be_given() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    host.run("ip route add default via 10.199.0.1 dev nic0 metric 50");
+    host.run("ip route add 10.50.0.0/16 via 10.199.0.1 dev nic0 table 100");
+    host.run("ip -6 route add default via fd99:199::1 dev nic0 metric 77");
+    // New links have no IPv6, and nobody can switch it on.
+    sysctl(&host, "ipv6.conf.default.disable_ipv6=1");
+    host.run("mount --bind /proc/sys /proc/sys");
+    host.run("mount -o remount,bind,ro /proc/sys");
+    let before = settled_shape(&host, "nic0");
+    let plain_link = || {
+        let link = link(&host, "nic0");
+        ["ifindex", "mtu", "address", "operstate", "flags"].map(|what| link[what].clone())
+    };
+    let link_before = plain_link();
+    let ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    let ping = Ping::start(&host, NETWORK, nic.addresses()[0]);
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_for(&etcd, "RETRYING", "KERNEL_REFUSED", "everything was undone");
+    assert_eq!(agent.metric("vnf_agent_node_attached_total"), 0.0);
+    nic.passes_all_but(5001, &[]);
+    // The next attempt ends in the same way; in between nothing of the last one is left.
+    wait_plain(&host, "nic0", &before);
+    unwish(&etcd);
+    eventually("nothing is told any more", || status(&etcd).is_null());
+    wait_plain(&host, "nic0", &before);
+    assert_eq!(plain_link(), link_before);
+    assert_eq!(ovs.vsctl("list-ports br-int").trim(), "");
+    assert!(!agent.state_dir().join("nic/nic0.json").exists() && !host.run("nft list tables").contains("vnf_agent"));
+    let lost = ping.end();
+    assert!(lost.lost * 4 <= lost.sent, "{lost:?}");
+    // It was nothing but that.
+    host.run("umount /proc/sys");
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    nic.passes_all_but(5002, &[]);
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &before);
+}
+
 /// C83: Open vSwitch keeps its rows over a reboot, the NIC is back under its own name.
 #[test]
 fn after_a_reboot() {
