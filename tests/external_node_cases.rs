@@ -98,6 +98,34 @@ fn an_address_that_the_port_cannot_have() {
     wait_plain(&host, "nic0", &before);
 }
 
+/// What others put on the port goes with it; that is told before.
+#[test]
+fn what_stands_on_the_port_is_told_of() {
+    let host = Host::new();
+    let _nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let _ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    assert_eq!(wait_attached(&etcd, &["nic0"])["warnings"], json!([]));
+    host.run("ip link add mv0 link nic0 type macvlan");
+    host.run("ip link add mv1 link nic0 type macvlan");
+    let told = eventually_ok("it is told of", || {
+        let warnings = status(&etcd)["warnings"].to_string();
+        if warnings.contains("(mv0, mv1)") { Ok(warnings) } else { Err(warnings) }
+    });
+    assert!(told.contains("they are lost when it is given back"), "{told}");
+    let plan = agent.ask(&["node", "plan", "vpp1"]);
+    assert!(plan.lines().any(|line| line.starts_with("nic0 back: links stand on the port nic0 (mv0, mv1)")), "{plan}");
+    assert_eq!(repairs(&agent), 0);
+    host.run("ip link del mv0");
+    host.run("ip link del mv1");
+    eventually("it is told no more", || status(&etcd)["warnings"] == json!([]));
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &before);
+}
+
 /// C81: the port cannot have one of the addresses, and that shows only when it is there. Everything is undone, and the host is reachable all the time.
 #[test]
 fn an_address_that_the_port_cannot_be_given() {

@@ -15,7 +15,7 @@ pub use crate::external_node::flows::{FlowsError, PairFlows};
 use crate::external_node::identify::{claimed, find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
 use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
-use crate::external_node::suitability::uplink_name;
+use crate::external_node::suitability::{standing_on, uplink_name};
 use crate::linux::KernelError;
 use crate::linux::nic::NicKernel;
 use crate::model::Datapath;
@@ -96,6 +96,8 @@ pub struct Seen {
     pub journal: Option<Journal>,
     /// The mark of another label on its ports.
     pub claim: Option<Claim>,
+    /// Names of links that others made on its port (VLANs, macvlans): they go with the port, and nobody makes them again.
+    pub on_the_port: Vec<String>,
 }
 
 /// How a way ended.
@@ -259,7 +261,8 @@ impl Handover {
             guard_needed,
             journal: journal_state,
         };
-        Ok(Seen { observation, nic, holder, pair, journal, claim })
+        let on_the_port = port.map(|port| standing_on(port, &links)).unwrap_or_default();
+        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port })
     }
 
     fn rows(

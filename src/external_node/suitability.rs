@@ -182,14 +182,19 @@ fn role(link: &NicLink, links: &[NicLink]) -> Vec<Unsuitable> {
     } else if link.flags & IFF_SLAVE != 0 {
         reasons.push(Unsuitable::PortOf("another link".into()));
     }
-    let ports = links.iter().filter(|other| other.master == link.ifindex);
-    // A veth tells its other end as the link below; that one does not stand on it.
-    let above = links.iter().filter(|other| other.lower == link.ifindex && other.kind != "veth");
-    let on_it: Vec<String> = ports.chain(above).map(|other| other.name.clone()).collect();
+    let on_it = standing_on(link, links);
     if !on_it.is_empty() {
         reasons.push(Unsuitable::Under(on_it));
     }
     reasons
+}
+
+/// Names of the links that stand on this one, and go with it.
+pub(super) fn standing_on(link: &NicLink, links: &[NicLink]) -> Vec<String> {
+    let ports = links.iter().filter(|other| other.master == link.ifindex);
+    // A veth tells its other end as the link below; that one does not stand on it.
+    let above = links.iter().filter(|other| other.lower == link.ifindex && other.kind != "veth");
+    ports.chain(above).map(|other| other.name.clone()).collect()
 }
 
 /// What the addresses themselves tell of who looks after them.

@@ -9,7 +9,7 @@ use super::wish::{Chosen, Wish, Wishes};
 use super::{Nic, NodeParts};
 use crate::external_node::handover::{FlowsError, HandoverError, Seen};
 use crate::external_node::journal::Intent;
-use crate::external_node::phase::{Goal, NameHolder, Share, Wait, phase};
+use crate::external_node::phase::{Goal, NameHolder, Share, Step, Wait, phase};
 use crate::external_node::plan::{Names, plan};
 use crate::external_node::suitability::uplink_name;
 use crate::model::nic::NicAddress;
@@ -100,7 +100,10 @@ pub(super) fn view(parts: &NodeParts, wishes: &Wishes, nics: &BTreeMap<String, N
     if wishes.are_listed() && !nics.is_empty() {
         match statuses.get_mut(parts.name.as_str()) {
             // What stands though the value cannot be used.
-            Some(status) => status.interfaces = interfaces(parts, nics),
+            Some(status) => {
+                status.interfaces = interfaces(parts, nics);
+                status.warnings.extend(warnings(nics));
+            }
             None => drop(statuses.insert(parts.name.as_str(), left_over(parts, nics))),
         }
     }
@@ -168,6 +171,7 @@ fn ours(parts: &NodeParts, wishes: &Wishes, spec: &NodeSpec, wish: &Wish, nics: 
     let mut status = bare(spec.name.as_str(), spec.namespace.as_str(), wish.revision, &wish.decoded.warnings);
     status.entities = spec.interfaces.iter().map(|interface| spec.entity(interface).to_string()).collect();
     status.interfaces = interfaces(parts, nics);
+    status.warnings.extend(warnings(nics));
     (status.state, status.reason, status.message) = verdict(wishes, nics);
     status
 }
@@ -176,6 +180,7 @@ fn ours(parts: &NodeParts, wishes: &Wishes, spec: &NodeSpec, wish: &Wish, nics: 
 fn left_over(parts: &NodeParts, nics: &BTreeMap<String, Nic>) -> NodeStatus {
     let mut status = bare(parts.name.as_str(), parts.namespace.as_str(), 0, &[]);
     status.interfaces = interfaces(parts, nics);
+    status.warnings.extend(warnings(nics));
     let names = || nics.keys().cloned().collect::<Vec<_>>().join(", ");
     (status.state, status.reason, status.message) = match trouble(nics) {
         Some(trouble) => trouble,
@@ -189,6 +194,19 @@ fn left_over(parts: &NodeParts, nics: &BTreeMap<String, Nic>) -> NodeStatus {
 
 fn interfaces(parts: &NodeParts, nics: &BTreeMap<String, Nic>) -> Vec<NodeInterfaceStatus> {
     nics.iter().filter_map(|(name, nic)| Some(interface(parts, name, nic.chosen.as_ref(), nic.seen.as_ref()?))).collect()
+}
+
+/// What will be lost with a port.
+fn warnings(nics: &BTreeMap<String, Nic>) -> Vec<String> {
+    nics.iter().filter_map(|(name, nic)| lost_with_port(name, nic.seen.as_ref()?)).collect()
+}
+
+fn lost_with_port(name: &str, seen: &Seen) -> Option<String> {
+    let links = seen.on_the_port.join(", ");
+    let warning = || {
+        format!("links stand on the port {name} ({links}); they are lost when it is given back or made anew, and nobody makes them again")
+    };
+    (!seen.on_the_port.is_empty()).then(warning)
 }
 
 fn trouble(nics: &BTreeMap<String, Nic>) -> Option<(State, Option<Reason>, String)> {
@@ -270,5 +288,7 @@ pub(super) fn way(parts: &NodeParts, name: &str, seen: &Seen, goal: Goal, title:
         (false, None) => "done".to_owned(),
     };
     let steps = way.steps.iter().map(|step| format!("{name} {title}: {} (interruption: {})", step.text, step.interruption));
-    steps.chain([format!("{name} {title}: {end}")]).collect()
+    let removes = way.steps.iter().any(|step| matches!(step.step, Step::DeletePorts | Step::RemoveLeftover | Step::CreatePorts));
+    let lost = removes.then(|| lost_with_port(name, seen)).flatten().map(|lost| format!("{name} {title}: {lost}"));
+    lost.into_iter().chain(steps).chain([format!("{name} {title}: {end}")]).collect()
 }
