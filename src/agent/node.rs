@@ -123,8 +123,17 @@ pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<o
         if !has_reason_to_live(&setup.config.state_dir, &inbox, &setup.published) {
             return;
         }
-        match controller(&setup, &inbox) {
-            Ok((controller, _watch)) => controller.run(&inbox),
+        match parts(&setup, &inbox) {
+            Ok((first, mut watch)) => NodeController::new(first).run(&inbox, || match parts(&setup, &inbox) {
+                Ok((next, next_watch)) => {
+                    watch = next_watch;
+                    Some(next)
+                }
+                Err(error) => {
+                    tracing::error!(error = format!("{error:#}"), "the configured bridge is not used before the agent starts anew");
+                    None
+                }
+            }),
             Err(error) => {
                 tracing::error!(error = format!("{error:#}"), "the external node cannot be served");
                 while !inbox.take(Instant::now() + ASLEEP).stop {}
@@ -154,7 +163,8 @@ fn has_reason_to_live(state_dir: &Path, inbox: &NodeInbox, published: &Published
         })
 }
 
-fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(NodeController, SwitchWatch)> {
+/// What the controller works with, for the bridge that is in use.
+fn parts(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(NodeParts, SwitchWatch)> {
     let config = &setup.config;
     let journals = JournalFolder::open(&config.state_dir)?;
     let bridge = bridge_in_use(&journals, &config.ovs.bridge)?;
@@ -195,21 +205,18 @@ fn controller(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(Node
         rollbacks: RollbackFile::of(&config.state_dir),
         name: legal("node name", &config.node.name)?,
         namespace: legal("node namespace", &config.node.namespace)?,
+        is_old_bridge: bridge != config.ovs.bridge,
         bridge,
         allow_managed: config.node.allow_managed,
     };
-    Ok((NodeController::new(parts), watch))
+    Ok((parts, watch))
 }
 
 /// The bridge that NICs stand behind already goes before the one of the configuration: what was made there must be found, to be kept or given back.
 fn bridge_in_use(journals: &JournalFolder, configured: &str) -> anyhow::Result<String> {
     let in_use = journals.all()?.into_iter().flatten().map(|journal| journal.bridge).find(|bridge| bridge != configured);
     let Some(bridge) = in_use else { return Ok(configured.to_owned()) };
-    tracing::warn!(
-        bridge,
-        configured,
-        "NICs stand behind another bridge than the configured one: it is used until they are given back and the agent starts anew"
-    );
+    tracing::warn!(bridge, configured, "NICs stand behind another bridge than the configured one: it is used until they are given back");
     Ok(bridge)
 }
 

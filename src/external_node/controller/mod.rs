@@ -107,8 +107,8 @@ impl NodeController {
         controller
     }
 
-    /// Runs until the inbox is stopped. What is attached stays attached.
-    pub fn run(mut self, inbox: &NodeInbox) {
+    /// Runs until the inbox is stopped. What is attached stays attached. `turn` makes the parts anew when another bridge is to be worked with.
+    pub fn run(mut self, inbox: &NodeInbox, mut turn: impl FnMut() -> Option<NodeParts>) {
         let mut due = Instant::now();
         loop {
             let batch = inbox.take(due);
@@ -116,6 +116,13 @@ impl NodeController {
                 return;
             }
             due = self.pass(batch, inbox);
+            if self.nics.is_empty() && std::mem::take(&mut self.parts.is_old_bridge) {
+                tracing::info!("no NIC stands behind the old bridge any more: the configured one is used from now on");
+                if let Some(parts) = turn() {
+                    self.parts = parts;
+                    (self.changed, due) = (true, Instant::now());
+                }
+            }
         }
     }
 

@@ -58,6 +58,8 @@ pub struct NodeParts {
     pub rollbacks: RollbackFile,
     /// The bridge, for statuses.
     pub bridge: String,
+    /// Whether the configuration names another one, which is worked with as soon as no NIC stands behind this one.
+    pub is_old_bridge: bool,
     /// Whether NICs may be taken from DHCP clients and network managers.
     pub allow_managed: bool,
 }
