@@ -5,7 +5,7 @@ mod support;
 
 use node_support::*;
 use serde_json::{Value, json};
-use support::{Host, NETWORK, Nic, eventually, eventually_ok};
+use support::{Host, NETWORK, Nic, eventually, eventually_eq, eventually_ok};
 
 /// C80: both families, several routes (metric, table 100, gateway before link order), secondary addresses, labels, MTU 1400; rp_filter, rules,
 /// nexthop objects, many addresses.
@@ -54,7 +54,7 @@ fn everything_comes_along_and_back() {
         wish(&etcd, &json!([{"name": "nic0"}]));
         wait_attached(&etcd, &["nic0"]);
         traffic.end("with everything on it, behind the bridge");
-        assert_eq!(shape(&host, "nic0"), before);
+        eventually_eq("everything came along", &before, || shape(&host, "nic0"));
         assert_eq!(rules(), rules_before);
         for (setting, value) in
             [("ipv4/conf/nic0/rp_filter", "1"), ("ipv4/conf/nic0/promote_secondaries", "1"), ("ipv6/conf/nic0/accept_ra", "2")]
@@ -93,7 +93,7 @@ fn an_address_that_the_port_cannot_have() {
     wish(&etcd, &json!([{"name": "nic0"}]));
     wait_attached(&etcd, &["nic0"]);
     nic.passes_all_but(5001, &[]);
-    assert_eq!(shape(&host, "nic0"), before, "IPv6 is switched on where it is needed");
+    eventually_eq("IPv6 is switched on where it is needed", &before, || shape(&host, "nic0"));
     unwish(&etcd);
     wait_plain(&host, "nic0", &before);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use node_support::*;
 use serde_json::json;
-use support::Host;
+use support::{Host, eventually_eq};
 
 const INTERFACES: &str = r#"[{"name": "nic0", "ips": ["10.199.0.2"]}]"#;
 
@@ -59,7 +59,7 @@ fn a_switch_that_hangs() {
     ovs.signal_switch(Signal::SIGCONT);
     wait_attached(&etcd, &["nic0"]);
     nic.passes_all_but(5001, &[]);
-    assert_eq!(shape(&host, "nic0"), before);
+    eventually_eq("it is as it was", &before, || shape(&host, "nic0"));
     talk.end();
     unwish(&etcd);
     wait_plain(&host, "nic0", &before);
@@ -106,7 +106,7 @@ fn a_switch_that_hangs_from_the_beginning() {
     ovs.signal_switch(Signal::SIGCONT);
     wait_attached(&etcd, &["nic0"]);
     nic.passes_all_but(5001, &[]);
-    assert_eq!(shape(&host, "nic0"), before);
+    eventually_eq("it is as it was", &before, || shape(&host, "nic0"));
 }
 
 /// C84: killed, restarted, restarted with clean-up; the database as well; both at once.
@@ -192,7 +192,7 @@ fn nothing_is_touched_for_a_switch_that_is_not_there() {
     wish(&etcd, &interfaces());
     wait_for(&etcd, "RETRYING", "OVS_UNREACHABLE", "");
     assert_eq!(agent.log().matches("taking a step").count(), 0);
-    assert_eq!(shape(&host, "nic0"), before);
+    eventually_eq("it is as it was", &before, || shape(&host, "nic0"));
     nic.passes_all_but(5001, &[]);
     let _ovs = host.start_ovs();
     wait_attached(&etcd, &["nic0"]);

@@ -130,11 +130,16 @@ pub fn shape(host: &Host, name: &str) -> Vec<String> {
     lines
 }
 
-/// As [`shape`], once the kernel has tried its own link-locals.
+/// As [`shape`], once the kernel has tried its own link-locals, and has made the route of every address, which it does some time later.
 pub fn settled_shape(host: &Host, name: &str) -> Vec<String> {
     eventually("addresses are usable", || {
-        let text = host.run(&format!("ip -6 address show dev {name}"));
-        text.contains("fe80") && !text.contains("tentative")
+        let text = host.run(&format!("ip -6 -o address show dev {name}"));
+        let routes = host.run(&format!("ip -6 route show table local type local dev {name}"));
+        let has_route = |line: &str| {
+            let address = line.split_whitespace().skip_while(|word| *word != "inet6").nth(1).and_then(|word| word.split('/').next());
+            address.is_some_and(|address| routes.lines().any(|route| route.split_whitespace().any(|word| word == address)))
+        };
+        text.contains("fe80") && !text.contains("tentative") && text.lines().all(has_route)
     });
     shape(host, name)
 }
