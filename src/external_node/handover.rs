@@ -393,7 +393,11 @@ impl Handover {
         let nic = seen.nic.as_ref().ok_or_else(gone)?;
         let from_port = seen.observation.on_nic != Share::All && seen.observation.on_port == Share::All;
         let source = if from_port { seen.holder.as_ref().ok_or_else(gone)? } else { nic };
-        let config = self.kernel.read(source)?;
+        let mut config = self.kernel.read(source)?;
+        // Whoever renamed it renamed its labels; another agent may have done so since it was seen.
+        for renamed in [&source.name, &uplink_name(name)] {
+            config.addresses.iter_mut().for_each(|address| address.rename_label(renamed, name));
+        }
         let uplink = if seen.observation.nic == NicPlace::OwnName { uplink_name(name) } else { nic.name.clone() };
         self.journals.write(&Journal {
             intent: Intent::Attaching,

@@ -128,6 +128,14 @@ impl NicAddress {
         self.0.text(IFA_LABEL)
     }
 
+    /// Gives it the label that it would have if its link were called so: the kernel lets labels begin with the link's name, and changes them with it.
+    pub fn rename_label(&mut self, from: &str, to: &str) {
+        let label = self.label().unwrap_or_default();
+        if let Some(rest) = label.strip_prefix(from).filter(|rest| rest.is_empty() || rest.starts_with(':')) {
+            self.0.set(IFA_LABEL, format!("{to}{rest}\0").into_bytes());
+        }
+    }
+
     /// What must be equal for two addresses to need no repair. Without `labels`, IPv4 labels do not count (a rename changes them).
     #[must_use]
     pub fn key(&self, labels: bool) -> AddressKey {
@@ -202,3 +210,28 @@ impl fmt::Display for NicAddress {
 }
 
 super::message_json!(NicAddress, NicAddress::new);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::nic::message::Attribute;
+
+    #[test]
+    fn a_label_goes_with_the_name_of_the_link() {
+        let labelled = |label: &str| {
+            let attributes = vec![Attribute(IFA_LOCAL, vec![192, 0, 2, 5]), Attribute(IFA_LABEL, format!("{label}\0").into_bytes())];
+            NicAddress::new(Message { header: vec![2, 24, 0, 0, 0, 0, 0, 0], attributes }).unwrap()
+        };
+        for (before, after) in [("eth0~", "eth0"), ("eth0~:x", "eth0:x"), ("eth0", "eth0"), ("eth0~1", "eth0~1"), ("other", "other")] {
+            let mut address = labelled(before);
+            address.rename_label("eth0~", "eth0");
+            assert_eq!(address, labelled(after), "{before}");
+        }
+        let mut bare =
+            NicAddress::new(Message { header: vec![2, 24, 0, 0, 0, 0, 0, 0], attributes: vec![Attribute(IFA_LOCAL, vec![192, 0, 2, 5])] })
+                .unwrap();
+        let before = bare.clone();
+        bare.rename_label("eth0~", "eth0");
+        assert_eq!(bare, before);
+    }
+}
