@@ -63,7 +63,7 @@ fn everything_comes_along_and_back() {
         }
         nic.passes_all_but(5010, &[]);
         unwish(&etcd);
-        wait_plain(&host, "nic0", &before);
+        wait_given_back(&host, &etcd, "nic0", &before);
         assert_eq!(rules(), rules_before);
         assert_eq!(read_sysctl(&host, "ipv4/conf/nic0/rp_filter"), "1");
         assert!(host.run("ip link show dev nic0").contains("enp0s31f6-a-long-alternative-name"));

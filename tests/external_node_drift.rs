@@ -55,7 +55,7 @@ impl<'h> Bed<'h> {
 
     fn given_back(self) {
         unwish(&self.etcd);
-        wait_plain(self.host, "nic0", &self.before);
+        wait_given_back(self.host, &self.etcd, "nic0", &self.before);
         self.nic.passes_all_but(5999, &[]);
         assert_eq!(link(self.host, "nic0")["mtu"], 1400);
     }

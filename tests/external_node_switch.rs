@@ -86,7 +86,7 @@ fn a_hardware_address_that_changes_while_all_hangs() {
     wait_attached(&etcd, &["nic0"]);
     nic.passes_all_but(5001, &[]);
     unwish(&etcd);
-    wait_plain(&host, "nic0", &before);
+    wait_given_back(&host, &etcd, "nic0", &before);
     assert_eq!(link(&host, "nic0")["address"], mac);
 }
 

@@ -42,13 +42,13 @@ fn each_is_chosen_and_given_back_by_itself() {
     }
     // Alone it needs no name.
     wish(&etcd, &json!([{"ips": ["10.199.0.2"]}]));
-    wait_plain(&host, "nic1", &before[1]);
+    wait_given_back(&host, &etcd, "nic1", &before[1]);
     let alone = wait_attached(&etcd, &["nic0"]);
     assert_eq!(identity(&host, &alone, "nic0"), stand[0]);
     assert!(interface(&alone, "nic1").is_null(), "{alone}");
     nics.iter().zip([5003, 5004]).for_each(|(nic, port)| nic.passes_all_but(port, &[]));
     unwish(&etcd);
-    wait_plain(&host, "nic0", &before[0]);
+    wait_given_back(&host, &etcd, "nic0", &before[0]);
     assert_eq!(shape(&host, "nic1"), before[1]);
 }
 

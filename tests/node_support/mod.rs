@@ -155,6 +155,12 @@ pub fn wait_plain(host: &Host, name: &str, before: &Vec<String>) {
     });
 }
 
+/// As [`wait_plain`], and until the journal is gone too: nothing is told of the NIC any more.
+pub fn wait_given_back(host: &Host, etcd: &Etcd<'_>, name: &str, before: &Vec<String>) {
+    wait_plain(host, name, before);
+    eventually(&format!("nothing more is told of {name}"), || interface(&status(etcd), name).is_null());
+}
+
 /// Waits until every address of a NIC answers from outside.
 pub fn wait_reachable(host: &Host, nic: &Nic<'_>, when: &str) {
     for address in nic.addresses() {
