@@ -77,7 +77,7 @@ pub fn outline_of(spec: &InterfaceSpec) -> Outline {
 /// Every part is checked before any failure is looked at, so that all reasons are told at once.
 fn spec(key: &str, wish: &Interface, findings: &mut Findings) -> Option<InterfaceSpec> {
     // Names first: their errors are the most telling ones and must not fall to the limit of the list.
-    let name = name(key, wish, findings);
+    let name = logical_name(key, key::INTERFACE_CONFIG_PREFIX, &wish.name, findings);
     let host_if_name = host_if_name(wish, findings);
     let addresses = addresses::addresses(&wish.ip_addresses, findings);
     let mac = link::mac(wish, findings);
@@ -96,25 +96,25 @@ fn spec(key: &str, wish: &Interface, findings: &mut Findings) -> Option<Interfac
     })
 }
 
-/// The logical name: the key's last part, and the value must agree.
-fn name(key: &str, wish: &Interface, findings: &mut Findings) -> Option<InterfaceName> {
+/// The logical name: the last part of the key after its prefix, and the value, where it is written once more, must agree.
+fn logical_name(key: &str, prefix: &str, written: &str, findings: &mut Findings) -> Option<InterfaceName> {
     let name = InterfaceName::new(key);
     if let Err(why) = &name {
-        let hint = format!("after `{}` the key must be one legal name", key::INTERFACE_CONFIG_PREFIX);
+        let hint = format!("after `{prefix}` the key must be one legal name");
         findings.error(Reason::BadName, "name", key, why.to_string(), hint);
     }
-    if wish.name == key {
+    if written == key {
         return name.ok();
     }
-    if wish.name.is_empty() {
+    if written.is_empty() {
         let hint = format!("write the last part of the key, {}", quoted(key));
         findings.error(Reason::BadName, "name", "", "must not be empty", hint);
         return None;
     }
     let rule = format!("differs from the last part of the key, {}", quoted(key));
-    findings.error(Reason::KeyMismatch, "name", &wish.name, rule, "write the same name in the key and in the value");
-    if let Err(why) = InterfaceName::new(&wish.name) {
-        findings.error(Reason::BadName, "name", &wish.name, why.to_string(), "choose another name");
+    findings.error(Reason::KeyMismatch, "name", written, rule, "write the same name in the key and in the value");
+    if let Err(why) = InterfaceName::new(written) {
+        findings.error(Reason::BadName, "name", written, why.to_string(), "choose another name");
     }
     None
 }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
-use super::Findings;
 use super::addresses::usable;
+use super::{Findings, logical_name};
 use crate::model::decode::report::{Listed, quoted};
 use crate::model::name::INTERFACE_NAME_MAX;
 use crate::model::{DecodedNode, HostIfName, InterfaceName, MacAddr, NicSelector, NodeSpec, Reason, key};
@@ -28,7 +28,7 @@ pub fn node(key: &str, wish: &ExternalNode, warnings: Listed<String>) -> Decoded
 
 /// Every part is checked before any failure is looked at, so that all reasons are told at once.
 fn spec(key: &str, wish: &ExternalNode, findings: &mut Findings) -> Option<NodeSpec> {
-    let name = name(key, wish, findings);
+    let name = logical_name(key, key::NODE_CONFIG_PREFIX, &wish.name, findings);
     let namespace = namespace(wish, findings);
     let interfaces = interfaces(&wish.interfaces, findings);
     let labels: BTreeMap<String, String> = wish.labels.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -42,25 +42,6 @@ fn spec(key: &str, wish: &ExternalNode, findings: &mut Findings) -> Option<NodeS
         findings.error(Reason::BadName, "name", &wish.name, rule, "choose a shorter name");
     }
     Some(spec)
-}
-
-fn name(key: &str, wish: &ExternalNode, findings: &mut Findings) -> Option<InterfaceName> {
-    let name = InterfaceName::new(key);
-    if let Err(why) = &name {
-        let hint = format!("after `{}` the key must be one legal name", key::NODE_CONFIG_PREFIX);
-        findings.error(Reason::BadName, "name", key, why.to_string(), hint);
-    }
-    if wish.name == key {
-        return name.ok();
-    }
-    if wish.name.is_empty() {
-        let hint = format!("write the last part of the key, {}", quoted(key));
-        findings.error(Reason::BadName, "name", "", "must not be empty", hint);
-    } else {
-        let rule = format!("differs from the last part of the key, {}", quoted(key));
-        findings.error(Reason::KeyMismatch, "name", &wish.name, rule, "write the same name in the key and in the value");
-    }
-    None
 }
 
 fn namespace(wish: &ExternalNode, findings: &mut Findings) -> Option<InterfaceName> {
