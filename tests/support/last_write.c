@@ -98,6 +98,16 @@ static void rtnetlink(const char *bytes, size_t size)
     }
 }
 
+/* Changes come in batches (NFNL_MSG_BATCH_BEGIN), questions do not. */
+static int is_batch(const char *bytes, size_t size)
+{
+    struct nlmsghdr head;
+    if (size < sizeof head)
+        return 0;
+    memcpy(&head, bytes, sizeof head);
+    return head.nlmsg_type == 0x10;
+}
+
 /* Whether it is worth a number is decided by what is written, and to where. */
 static void look(int fd, const char *bytes, size_t size)
 {
@@ -110,6 +120,8 @@ static void look(int fd, const char *bytes, size_t size)
         getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length);
         if (domain == AF_NETLINK && protocol == NETLINK_ROUTE)
             rtnetlink(bytes, size);
+        else if (domain == AF_NETLINK && protocol == NETLINK_NETFILTER && is_batch(bytes, size))
+            numbered("nftables", "batch");
         else if (domain == AF_UNIX && memmem(bytes, size, "\"transact\"", 10) && (memmem(bytes, size, "\"insert\"", 8) || memmem(bytes, size, "\"delete\"", 8)))
             numbered("ovsdb", "transact");
         return;
@@ -118,8 +130,8 @@ static void look(int fd, const char *bytes, size_t size)
     path_of(fd, path, sizeof path);
     if (strncmp(path, "/proc/sys/net/", 14) == 0 || is_journal(path))
         numbered("write", path);
-    else if (size > 13 && (memcmp(bytes, "delete cookie", 13) == 0 || memcmp(bytes, "table netdev ", 13) == 0))
-        numbered("program", memcmp(bytes, "table", 5) == 0 ? "nft" : "ovs-ofctl");
+    else if (size > 13 && memcmp(bytes, "delete cookie", 13) == 0)
+        numbered("program", "ovs-ofctl");
 }
 
 #define REAL(name) ((typeof(&name))dlsym(RTLD_NEXT, #name))

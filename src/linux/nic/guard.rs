@@ -2,21 +2,61 @@
 //!
 //! The user-space datapath of Open vSwitch only listens to its uplink; the host would see every frame too, and answer past the flows. An nftables
 //! chain at ingress drops what the host would see; who listens to raw frames sees them before. The kernel's datapath needs none of this.
+//!
+//! The kernel is asked itself: a program that is missing, hangs or is being upgraded must not keep anybody from giving a NIC back.
 
 use std::io;
-use std::path::Path;
-use std::time::Duration;
 
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST};
+use netlink_sys::protocols::NETLINK_NETFILTER;
+use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::time::TimeVal;
 
 use crate::linux::KernelError;
+use crate::linux::batch;
 use crate::linux::nic::{NicKernel, sysctl};
 use crate::linux::socket::Failure;
 use crate::model::nic::NicLink;
-use crate::program;
 
-/// How long `nft` may take.
-const DEADLINE: Duration = Duration::from_secs(5);
+/// How long an answer may take; the kernel works inside of the sending.
+const DEADLINE: TimeVal = TimeVal::new(5, 0);
+const READ_SIZE: usize = 16 * 1024;
+
+/// `struct nlmsghdr`, and behind it `struct nfgenmsg`.
+const HEADER: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+/// `NFNL_MSG_BATCH_BEGIN` and `…_END`, for the subsystem that the batch is for.
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+/// `NFNL_SUBSYS_NFTABLES`.
+const SUBSYSTEM: u16 = 10;
+const NEW_TABLE: u16 = SUBSYSTEM << 8;
+const GET_TABLE: u16 = NEW_TABLE | 1;
+const DELETE_TABLE: u16 = NEW_TABLE | 2;
+const NEW_CHAIN: u16 = NEW_TABLE | 3;
+
+/// `NFPROTO_NETDEV`.
+const NETDEV: u8 = 5;
+/// `NFTA_TABLE_NAME`.
+const TABLE_NAME: u16 = 1;
+/// `NFTA_CHAIN_…`.
+const CHAIN_TABLE: u16 = 1;
+const CHAIN_NAME: u16 = 3;
+const CHAIN_HOOK: u16 = 4;
+const CHAIN_POLICY: u16 = 5;
+const CHAIN_TYPE: u16 = 7;
+/// `NFTA_HOOK_…`.
+const HOOK_NUMBER: u16 = 1;
+const HOOK_PRIORITY: u16 = 2;
+const HOOK_DEVICE: u16 = 3;
+const NESTED: u16 = 0x8000;
+/// `NF_NETDEV_INGRESS`, `NF_DROP`.
+const INGRESS: u32 = 0;
+const DROP: u32 = 0;
+/// Before whatever else looks at ingress.
+const PRIORITY: i32 = -500;
 
 /// By index: the table outlives a rename of the link.
 fn table(link: &NicLink) -> String {
@@ -24,42 +64,110 @@ fn table(link: &NicLink) -> String {
 }
 
 pub(super) fn stands(kernel: &mut NicKernel, link: &NicLink) -> Result<bool, KernelError> {
-    let listed = nft(kernel, "list tables netdev\n").map_err(|failure| failure.attempting("list the nftables tables"))?;
-    let wanted = format!("table netdev {}", table(link));
-    Ok(listed.lines().any(|line| line.trim() == wanted))
+    let name = attribute(TABLE_NAME, &text(&table(link)));
+    let asked = sysctl::inside(kernel, || transact(&[message(GET_TABLE, 0, NETDEV, 0, &name)], &[0]));
+    // A kernel that has no tables at all has not this one.
+    let none = [Errno::ENOENT, Errno::EPROTONOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
+    match asked {
+        Ok(()) => Ok(true),
+        Err(failure) if none.iter().any(|errno| failure.is(*errno)) => Ok(false),
+        Err(failure) => Err(failure.attempting(format!("look for the guard of {}", link.name))),
+    }
 }
 
 pub(super) fn raise(kernel: &mut NicKernel, link: &NicLink) -> Result<(), KernelError> {
-    let attempted = || format!("guard {}", link.name);
-    // It is written between quotes, which nft has no way to escape.
-    if !link.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-@~".contains(&b)) {
-        return Err(Failure::new(Errno::EINVAL, "the name holds characters that nftables cannot take").attempting(attempted()));
-    }
-    let (table, name) = (table(link), &link.name);
-    // Emptied first, in the same transaction: it may stand from before a rename.
-    let rules = format!(
-        "table netdev {table}\ndelete table netdev {table}\ntable netdev {table} {{\n  chain ingress {{\n    type filter hook ingress device \"{name}\" priority -500; policy drop;\n  }}\n}}\n"
-    );
-    nft(kernel, &rules).map(|_| ()).map_err(|failure| failure.attempting(attempted()))
+    let table = table(link);
+    let number = |number: u32| number.to_be_bytes();
+    let hook = [
+        attribute(HOOK_NUMBER, &number(INGRESS)),
+        attribute(HOOK_PRIORITY, &PRIORITY.to_be_bytes()),
+        attribute(HOOK_DEVICE, &text(&link.name)),
+    ];
+    let chain = [
+        attribute(CHAIN_TABLE, &text(&table)),
+        attribute(CHAIN_NAME, &text("ingress")),
+        attribute(CHAIN_HOOK | NESTED, &hook.concat()),
+        attribute(CHAIN_POLICY, &number(DROP)),
+        attribute(CHAIN_TYPE, &text("filter")),
+    ];
+    // Removed first, in the same transaction: it may stand from before a rename.
+    let name = attribute(TABLE_NAME, &text(&table));
+    let steps = [(NEW_TABLE, &name), (DELETE_TABLE, &name), (NEW_TABLE, &name), (NEW_CHAIN, &chain.concat())];
+    change(kernel, &steps).map_err(|failure| failure.attempting(format!("guard {}", link.name)))
 }
 
 pub(super) fn lower(kernel: &mut NicKernel, link: &NicLink) -> Result<(), KernelError> {
-    let table = table(link);
-    let rules = format!("table netdev {table}\ndelete table netdev {table}\n");
-    nft(kernel, &rules).map(|_| ()).map_err(|failure| failure.attempting(format!("end the guard of {}", link.name)))
+    let name = attribute(TABLE_NAME, &text(&table(link)));
+    change(kernel, &[(NEW_TABLE, &name), (DELETE_TABLE, &name)])
+        .map_err(|failure| failure.attempting(format!("end the guard of {}", link.name)))
 }
 
-/// Lets `nft` read commands, in the NICs' namespace; what it prints.
-fn nft(kernel: &mut NicKernel, commands: &str) -> Result<String, Failure> {
-    sysctl::inside(kernel, || run(commands))
+/// All of it or nothing.
+fn change(kernel: &mut NicKernel, steps: &[(u16, &Vec<u8>)]) -> Result<(), Failure> {
+    let bound = |kind: u16| message(kind, 0, 0, SUBSYSTEM, &[]);
+    let made = steps.iter().zip(1..).map(|((kind, attributes), sequence)| {
+        let mut message = message(*kind, NLM_F_ACK | NLM_F_CREATE, NETDEV, 0, attributes);
+        message[8..12].copy_from_slice(&u32::to_ne_bytes(sequence));
+        message
+    });
+    let messages: Vec<Vec<u8>> = std::iter::once(bound(BATCH_BEGIN)).chain(made).chain([bound(BATCH_END)]).collect();
+    let awaited: Vec<u32> = (1..).take(steps.len()).collect();
+    sysctl::inside(kernel, || transact(&messages, &awaited))
 }
 
-fn run(commands: &str) -> io::Result<String> {
-    program::run(Path::new("nft"), &["-f", "-"], commands.to_owned(), DEADLINE).map_err(|failure| {
-        io::Error::other(match failure {
-            program::Failure::NotRun(cause) => format!("run nft: {cause}"),
-            program::Failure::NoAnswer => format!("nft did not end within {} s", DEADLINE.as_secs()),
-            program::Failure::Refused(words) => format!("nft: {}", words.lines().next().unwrap_or_default()),
-        })
-    })
+/// Sends messages at once, and waits until these of them were answered. The first error is returned.
+fn transact(messages: &[Vec<u8>], awaited: &[u32]) -> io::Result<()> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.set_cap_ack(true)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &DEADLINE)?;
+    socket.bind(&SocketAddr::new(0, 0))?;
+    // Only the kernel may answer.
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.send(&messages.concat(), 0)?;
+    let mut missing: Vec<u32> = awaited.to_vec();
+    let mut buffer = Vec::with_capacity(READ_SIZE);
+    while !missing.is_empty() {
+        buffer.clear();
+        match socket.recv(&mut buffer, 0) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Errno::ETIMEDOUT.into()),
+            Err(error) => return Err(error),
+        }
+        for heard in batch::messages(&buffer) {
+            let code = heard.payload().get(..4).and_then(|bytes| Some(i32::from_ne_bytes(bytes.try_into().ok()?)));
+            if heard.message_type() == NLMSG_ERROR
+                && let Some(code) = code.filter(|code| *code != 0)
+            {
+                return Err(io::Error::from_raw_os_error(code.saturating_neg()));
+            }
+            missing.retain(|sequence| *sequence != heard.sequence_number());
+        }
+    }
+    Ok(())
+}
+
+fn message(kind: u16, flags: u16, family: u8, subsystem: u16, attributes: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(HEADER + 4 + attributes.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::from(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([family, 0]);
+    bytes.extend(subsystem.to_be_bytes());
+    bytes.extend(attributes);
+    bytes
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let mut bytes = Vec::from(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn text(words: &str) -> Vec<u8> {
+    [words.as_bytes(), &[0]].concat()
 }
