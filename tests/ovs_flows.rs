@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use support::{Host, NETWORK, Nic, Ovs, Probes, eventually, eventually_ok};
+use vnf_agent::external_node::flows::{BridgeFlows, FlowsError, PairFlows};
 use vnf_agent::model::{AgentLabel, BypassRule, Datapath, HostIfName, MacAddr, Owner};
 use vnf_agent::ovs::{
     Failing, FlowError, FlowSet, FlowSink, NewPair, Notes, Ofctl, OvsClient, OvsEvent, OvsOptions, OvsSink, PairNumbers, Switch,
@@ -78,6 +79,14 @@ fn bridge(ovs: &Ovs<'_>, client: &OvsClient) {
 
 /// Puts a NIC behind the bridge, by hand; no flows yet.
 fn put_behind(host: &Host, client: &OvsClient, nic: &Nic<'_>) -> PairNumbers {
+    let pair = make_pair(host, client, nic);
+    host.deafen(&nic.uplink());
+    nic.move_addresses(&nic.uplink(), &nic.name);
+    pair
+}
+
+/// Makes the ports of a NIC, by hand; its addresses stay where they are.
+fn make_pair(host: &Host, client: &dyn Switch, nic: &Nic<'_>) -> PairNumbers {
     let (name, uplink) = (nic.name.as_str(), nic.uplink());
     let mac = MacAddr::parse(&host.link("", name).unwrap().mac).unwrap();
     host.run(&format!("ip link set {name} name {uplink}"));
@@ -85,8 +94,6 @@ fn put_behind(host: &Host, client: &OvsClient, nic: &Nic<'_>) -> PairNumbers {
     let [host_name, uplink_name] = names;
     client.create_pair(&NewPair { host: host_name, uplink: uplink_name, mac, mtu: support::nic::MTU, notes: Notes::default() }).unwrap();
     let (host_port, uplink_port) = client.wait_ready(name, mac, Failing::Ends, LIMIT).unwrap();
-    host.deafen(&uplink);
-    nic.move_addresses(&uplink, name);
     PairNumbers { host: host_port, uplink: uplink_port }
 }
 
@@ -286,6 +293,32 @@ fn flows_of_others_stay() {
     sink.replace(&FlowSet::default()).unwrap();
     assert!(sink.standing().unwrap().is_empty());
     assert_eq!(foreign().len(), 4);
+}
+
+/// A flow of somebody else in the way of one NIC keeps nobody from removing those of another one.
+#[test]
+fn one_is_in_the_way_and_others_are_removed() {
+    let host = Host::new();
+    let ovs = host.start_ovs();
+    let switch: Arc<dyn Switch> = Arc::new(client(&ovs));
+    let sink = Arc::new(sink(&ovs));
+    switch.ensure_bridge(Datapath::Netdev).unwrap();
+    let nics = ["nic0", "nic1"].map(|name| host.add_nic(name, u8::from(name == "nic1")));
+    let [gone, stays] = [&nics[0], &nics[1]].map(|nic| make_pair(&host, &*switch, nic));
+    let flows = BridgeFlows::new(Arc::clone(&switch), sink.clone(), owner(), Vec::new());
+    flows.install("nic0", (gone.host, gone.uplink)).unwrap();
+    assert!(flows.stand("nic1", Some((stays.host, stays.uplink))).unwrap());
+    // It takes the place of one of ours.
+    ovs.ofctl(&format!("add-flow br-int cookie=7,table=205,priority=200,in_port={},actions=drop", stays.uplink));
+    assert!(matches!(flows.install("nic1", (stays.host, stays.uplink)), Err(FlowsError::InTheWay(_))));
+    switch.delete_pair("nic0").unwrap();
+    switch.wait_gone("nic0", LIMIT).unwrap();
+    assert!(flows.stand("nic0", None).unwrap(), "they are left over");
+    flows.remove("nic0").unwrap();
+    assert!(!flows.stand("nic0", None).unwrap());
+    let wanted = FlowSet::new(&owner(), &[stays], &[]).compare(&sink.standing().unwrap());
+    assert_eq!((wanted.missing.len(), wanted.surplus.len()), (1, 0), "those of the other one stay, but for what was replaced: {wanted:?}");
+    assert!(ovs.ofctl("--no-stats dump-flows br-int cookie=7/-1").contains("actions=drop"));
 }
 
 /// What is said when it does not work.

@@ -73,6 +73,13 @@ impl BridgeFlows {
         Ok(wanted.compare(&self.printed().as_written(&wanted, standing)))
     }
 
+    /// Flows of ours that no pair needs. One that somebody changed is not among them: it is still needed.
+    fn left_over(&self) -> Result<Vec<Cookie>, FlowsError> {
+        let wanted = self.wanted()?;
+        let standing = self.sink.standing().map_err(failed)?;
+        Ok(standing.into_iter().map(|found| found.cookie).filter(|cookie| wanted.get(*cookie).is_none()).collect())
+    }
+
     fn replace(&self) -> Result<(), FlowsError> {
         let wanted = self.wanted()?;
         self.sink.replace(&wanted).map_err(failed)?;
@@ -84,8 +91,10 @@ impl BridgeFlows {
 
 impl PairFlows for BridgeFlows {
     fn stand(&self, _nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, FlowsError> {
-        let difference = self.difference()?;
-        Ok(if ports.is_some() { difference.is_empty() } else { !difference.surplus.is_empty() })
+        match ports {
+            Some(_) => Ok(self.difference()?.is_empty()),
+            None => Ok(!self.left_over()?.is_empty()),
+        }
     }
 
     fn install(&self, _nic: &str, _ports: (OfPort, OfPort)) -> Result<(), FlowsError> {
@@ -93,7 +102,8 @@ impl PairFlows for BridgeFlows {
     }
 
     fn remove(&self, _nic: &str) -> Result<(), FlowsError> {
-        self.replace()
+        let cookies = self.left_over()?;
+        if cookies.is_empty() { Ok(()) } else { self.sink.remove(&cookies).map_err(failed) }
     }
 
     fn forget_connections(&self) -> Result<(), FlowsError> {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::view::{BridgeView, OfPort, PairView, PortState, PortView, SwitchView};
-use super::{Failing, FlowError, FlowSet, FlowSink, NewPair, Notes, OvsError, RowId, Standing, Switch};
+use super::{Cookie, Failing, FlowError, FlowSet, FlowSink, NewPair, Notes, OvsError, RowId, Standing, Switch};
 use crate::model::{Datapath, MacAddr};
 
 /// A call that can be made to fail.
@@ -29,6 +29,8 @@ pub enum Call {
     WaitFollowed,
     /// [`FlowSink::replace`].
     Replace,
+    /// [`FlowSink::remove`].
+    Remove,
     /// [`FlowSink::standing`].
     Standing,
     /// [`FlowSink::forget_connections`].
@@ -236,6 +238,10 @@ impl Switch for FakeOvs {
 impl FlowSink for FakeOvs {
     fn replace(&self, flows: &FlowSet) -> Result<(), FlowError> {
         self.flow_call(Call::Replace, |state| state.flows = flows.standing())
+    }
+
+    fn remove(&self, cookies: &[Cookie]) -> Result<(), FlowError> {
+        self.flow_call(Call::Remove, |state| state.flows.retain(|found| !cookies.contains(&found.cookie)))
     }
 
     fn standing(&self) -> Result<BTreeSet<Standing>, FlowError> {

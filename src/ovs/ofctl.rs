@@ -56,6 +56,12 @@ pub trait FlowSink: Send + Sync + 'static {
     /// [`FlowError`].
     fn replace(&self, flows: &FlowSet) -> Result<(), FlowError>;
 
+    /// Removes flows of ours by their cookies. Nothing else is looked at: what stands in the way of other flows does not keep these.
+    ///
+    /// # Errors
+    /// [`FlowError`].
+    fn remove(&self, cookies: &[Cookie]) -> Result<(), FlowError>;
+
     /// The flows that are ours and stand, as they are printed: to be held against what is wanted, by [`FlowSet::compare`].
     ///
     /// # Errors
@@ -129,6 +135,11 @@ impl FlowSink for Ofctl {
             let _ = writeln!(text, "add cookie={cookie},{flow}");
         }
         self.run(attempted, &["--bundle", "add-flows", &self.bridge, "-"], text).map(drop)
+    }
+
+    fn remove(&self, cookies: &[Cookie]) -> Result<(), FlowError> {
+        let text: String = cookies.iter().map(|cookie| format!("delete cookie={cookie}/-1\n")).collect();
+        self.run("remove flows", &["--bundle", "add-flows", &self.bridge, "-"], text).map(drop)
     }
 
     fn standing(&self) -> Result<BTreeSet<Standing>, FlowError> {
