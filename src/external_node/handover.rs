@@ -4,7 +4,9 @@
 //! blocks; it belongs on a thread of its own.
 
 mod datapath;
+mod hops;
 mod ports;
+mod refusals;
 mod survey;
 
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use crate::external_node::flows::{FlowsError, PairFlows};
+use crate::external_node::handover::refusals::Refusals;
 use crate::external_node::identify::{claimed, find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
 use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
@@ -166,17 +169,27 @@ impl Handover {
         mut before: impl FnMut(Step, &Seen) -> bool,
     ) -> Result<Option<Outcome>, HandoverError> {
         let _lock = self.journals.lock(nic, LOCK_WITHIN)?;
-        let mut unwritten = None;
+        let (mut unwritten, mut refusals) = (None, Refusals::default());
         for _ in 0..STEPS_MAX {
-            let seen = self.look(nic, unwritten.clone())?;
+            let mut seen = self.look(nic, unwritten.clone())?;
+            refusals.allow_for(&mut seen.observation);
             match next(&seen.observation, goal) {
                 Next::Do(step) if before(step, &seen) => {
+                    if let Some(refused) = refusals.instead_of(step, &seen.observation) {
+                        return Err(refused);
+                    }
                     tracing::info!(nic, ?step, "taking a step");
-                    if step == Step::MarkDetaching {
-                        unwritten = self.mark_detaching(nic, &seen)?;
-                    } else {
-                        self.perform(step, nic, &seen, purpose)?;
-                        unwritten = unwritten.filter(|_| step != Step::DropJournal);
+                    match step {
+                        Step::MarkDetaching => unwritten = self.mark_detaching(nic, &seen)?,
+                        _ => {
+                            match self.perform(step, nic, &seen, purpose) {
+                                Err(HandoverError::Kernel(error)) if step == Step::CopyToNic => {
+                                    refusals.take(error, self.is_worth_it(&seen)?)?;
+                                }
+                                outcome => outcome?,
+                            }
+                            unwritten = unwritten.filter(|_| step != Step::DropJournal);
+                        }
                     }
                 }
                 Next::Do(_) => return Ok(None),
@@ -365,9 +378,13 @@ impl Handover {
                 let Journal { intent, config, .. } = journal()?;
                 let wish = if intent == Intent::Attached { config.lasting() } else { config };
                 self.take_up_connections(name, seen);
+                let wish = self.for_kernel(name, wish)?;
                 self.kernel.put(&wish, port()?, true)?;
             }
-            Step::CopyToNic => self.kernel.put(&journal()?.config, nic()?, nic()?.name == name)?,
+            Step::CopyToNic => {
+                let wish = self.for_kernel(name, journal()?.config)?;
+                self.kernel.put(&wish, nic()?, nic()?.name == name)?;
+            }
             Step::StripNic => {
                 self.kernel.strip(nic()?)?;
                 self.take_up_connections(name, seen);
@@ -398,6 +415,7 @@ impl Handover {
         for renamed in [&source.name, &uplink_name(name)] {
             config.addresses.iter_mut().for_each(|address| address.rename_label(renamed, name));
         }
+        let config = self.for_journal(name, config)?;
         let uplink = if seen.observation.nic == NicPlace::OwnName { uplink_name(name) } else { nic.name.clone() };
         self.journals.write(&Journal {
             intent: Intent::Attaching,
@@ -443,6 +461,7 @@ impl Handover {
         let port = seen.holder.as_ref().filter(|_| seen.observation.holder == NameHolder::Port && seen.observation.on_nic == Share::None);
         if let Some(port) = port {
             let live = self.kernel.read(port)?;
+            let live = self.for_journal(name, live)?;
             if difference(&journal.config, &live, true).has_some {
                 journal.config = live;
                 journal.config.link.up = true;

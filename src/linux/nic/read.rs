@@ -1,6 +1,6 @@
 //! Reading everything that makes up a NIC's configuration.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 
 use nix::errno::Errno;
@@ -57,11 +57,19 @@ pub(super) fn config(kernel: &mut NicKernel, link: &NicLink) -> Result<NicConfig
         let found = listing(socket, &list_routes(family, index), RTM_NEWROUTE, ROUTE_HEADER)?.into_iter().filter_map(NicRoute::new);
         routes.extend(found.filter(|route| !route.is_automatic() && (route.leads_through(index) || route.nexthop().is_some())));
     }
-    let objects = listing(socket, &bare_listing(RTM_GETNEXTHOP, vec![0; NEXTHOP_HEADER]), RTM_NEWNEXTHOP, NEXTHOP_HEADER)?;
-    let nexthops = objects.into_iter().filter_map(NicNexthop::new).filter(|object| object.leads_through(index)).collect();
+    let (mut nexthops, others): (Vec<NicNexthop>, Vec<NicNexthop>) =
+        all_nexthops(socket)?.into_iter().partition(|object| object.leads_through(index));
+    let own: HashSet<u32> = nexthops.iter().map(NicNexthop::id).collect();
+    nexthops.extend(others.into_iter().filter(|object| object.members().iter().any(|member| own.contains(member))));
     let neighbours = neighbours(socket, index)?;
     let rules = rules(socket, &now.name)?;
     Ok(NicConfig { link: now, sysctls, addresses, nexthops, routes, neighbours, rules, taken_at: uptime() })
+}
+
+/// All nexthop objects, whichever way they lead.
+pub(super) fn all_nexthops(socket: &mut RouteSocket) -> Result<Vec<NicNexthop>, Failure> {
+    let objects = listing(socket, &bare_listing(RTM_GETNEXTHOP, vec![0; NEXTHOP_HEADER]), RTM_NEWNEXTHOP, NEXTHOP_HEADER)?;
+    Ok(objects.into_iter().filter_map(NicNexthop::new).collect())
 }
 
 /// The addresses of all links, by index, in one listing.

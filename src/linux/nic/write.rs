@@ -12,7 +12,7 @@ use crate::linux::nic::sysctl::ADDR_GEN_MODE;
 use crate::linux::nic::{NicKernel, read, sysctl};
 use crate::linux::socket::Failure;
 use crate::linux::{KernelError, LinkChange, encode};
-use crate::model::nic::{Difference, Message, NicAddress, NicConfig, NicLink, NicRoute, difference};
+use crate::model::nic::{Difference, Message, NicAddress, NicConfig, NicLink, NicNexthop, NicRoute, difference};
 use crate::model::{IfIndex, MacAddr};
 
 const RTM_NEWROUTE: u16 = 24;
@@ -111,7 +111,8 @@ fn put_routes(
     let differing = difference(wish, &kernel.read(link)?, false);
     let add = |route: &NicRoute| add_route(&route.to_add(wish.link.ifindex, index, age));
     let of_rank = |rank: u8| differing.missing_routes.iter().filter(move |route| route.rank() == rank).map(add);
-    let objects = differing.missing_nexthops.iter().map(|object| kept(RTM_NEWNEXTHOP, &object.to_add(index), NLM_F_CREATE | NLM_F_REPLACE));
+    let missing = nexthops(kernel, &differing).map_err(|failure| failure.attempting(attempted.clone()))?;
+    let objects = missing.iter().map(|object| kept(RTM_NEWNEXTHOP, &object.to_add(index), NLM_F_CREATE | NLM_F_REPLACE));
     let requests: Vec<Request> = of_rank(0).chain(objects).chain(of_rank(1)).collect();
     problems.take(kernel, &attempted, &requests);
     let neighbours = differing.missing_neighbours.iter().map(|entry| {
@@ -126,6 +127,18 @@ fn put_routes(
     let unwished: Vec<Request> = unwished.map(|route| kept(RTM_DELROUTE, &route.to_add(link.ifindex, index, 0), 0)).collect();
     problems.take(kernel, &attempted, &unwished);
     Ok(())
+}
+
+/// The nexthop objects to be made, groups after their members: each with those that there are, as others may have removed theirs meanwhile.
+fn nexthops(kernel: &mut NicKernel, differing: &Difference) -> Result<Vec<NicNexthop>, Failure> {
+    let missing = &differing.missing_nexthops;
+    if missing.iter().all(|object| object.members().is_empty()) {
+        return Ok(missing.clone());
+    }
+    let there = read::all_nexthops(kernel.socket()?)?;
+    let known: HashSet<u32> = there.iter().chain(missing).map(NicNexthop::id).collect();
+    let (single, groups): (Vec<&NicNexthop>, Vec<&NicNexthop>) = missing.iter().partition(|object| object.members().is_empty());
+    Ok(single.into_iter().cloned().chain(groups.into_iter().map(|group| group.with_members(|id| known.contains(&id)))).collect())
 }
 
 /// Takes everything off a link.

@@ -44,13 +44,17 @@ impl Difference {
     /// Whether every wished address, route and nexthop is there.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.missing_addresses.is_empty()
-            && self.changed_addresses.is_empty()
-            && self.mislabelled_addresses.is_empty()
+        self.has_all_addresses()
             && self.missing_nexthops.is_empty()
             && self.missing_routes.is_empty()
             && self.missing_neighbours.is_empty()
             && self.up != Some(true)
+    }
+
+    /// Whether every wished address is there as it is wished.
+    #[must_use]
+    pub fn has_all_addresses(&self) -> bool {
+        self.missing_addresses.is_empty() && self.changed_addresses.is_empty() && self.mislabelled_addresses.is_empty()
     }
 
     /// Whether all is as wished, with nothing beyond it.
@@ -66,8 +70,7 @@ pub fn difference(wish: &NicConfig, there: &NicConfig, labels: bool) -> Differen
     let mut found = Difference::default();
     addresses(wish, there, labels, &mut found);
     routes(wish, there, &mut found);
-    let objects: HashSet<_> = there.nexthops.iter().map(NicNexthop::key).collect();
-    found.missing_nexthops = wish.nexthops.iter().filter(|object| !objects.contains(&object.key())).cloned().collect();
+    found.missing_nexthops = missing_nexthops(wish, there);
     let neighbours: Vec<Message> = there.neighbours.iter().map(without_index).collect();
     found.missing_neighbours = wish.neighbours.iter().filter(|entry| !neighbours.contains(&without_index(entry))).cloned().collect();
     let other = wish.sysctls.iter().filter(|(path, value)| there.sysctls.get(*path).is_some_and(|present| present != *value));
@@ -109,6 +112,19 @@ fn routes(wish: &NicConfig, there: &NicConfig, found: &mut Difference) {
     // Those that the kernel makes for link-locals stand on every link that is up.
     let telling = |route: &&NicRoute| !route.is_kernel_made() && present.contains(&route.key(wish_link));
     found.has_some |= wish.routes.iter().any(|route| telling(&route));
+}
+
+/// A group is as wished when it has those members that lead through the NIC: what becomes of the others is not the NIC's affair.
+fn missing_nexthops(wish: &NicConfig, there: &NicConfig) -> Vec<NicNexthop> {
+    let objects: HashSet<_> = there.nexthops.iter().map(NicNexthop::key).collect();
+    let own: HashSet<u32> = wish.nexthops.iter().filter(|object| object.members().is_empty()).map(NicNexthop::id).collect();
+    let stands = |object: &&NicNexthop| {
+        let members = object.members();
+        let present = there.nexthops.iter().find(|present| present.id() == object.id()).map(NicNexthop::members).unwrap_or_default();
+        let as_group = !members.is_empty() && members.iter().filter(|id| own.contains(id)).all(|id| present.contains(id));
+        as_group || objects.contains(&object.key())
+    };
+    wish.nexthops.iter().filter(|object| !stands(object)).cloned().collect()
 }
 
 fn without_index(entry: &Message) -> Message {

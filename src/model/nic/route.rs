@@ -154,6 +154,9 @@ impl NicRoute {
         let mut message = self.moved(link, 0, u64::MAX);
         if self.is_ipv6() {
             canonical_hops(&mut message);
+        } else {
+            // Through which link the others lead is not this NIC's affair: another one may be put behind the bridge as well.
+            set_links(&mut message, |hop| if hop == 0 { 0 } else { u32::MAX });
         }
         if self.expires().is_some() {
             message.set(RTA_EXPIRES, vec![1]);
@@ -161,6 +164,20 @@ impl NicRoute {
         let mut attributes: Vec<(u16, Vec<u8>)> = message.attributes.into_iter().map(|a| (a.0, a.1)).collect();
         attributes.sort();
         RouteKey(message.header, attributes)
+    }
+
+    /// Whether some of its hops lead through other links than this one, all in one route (IPv4; IPv6 has them apart).
+    #[must_use]
+    pub fn is_shared(&self, link: u32) -> bool {
+        !self.is_ipv6() && self.hops().iter().any(|hop| hop.ifindex != link)
+    }
+
+    /// The same route, with each hop's link replaced.
+    #[must_use]
+    pub fn with_links(&self, replaced: impl Fn(u32) -> u32) -> Self {
+        let mut message = self.0.clone();
+        set_links(&mut message, replaced);
+        Self(message)
     }
 
     /// The message that makes it on link `to`, `age` seconds after it was read from link `from`. Of an IPv6 route with several hops it holds ours: the
@@ -209,6 +226,14 @@ fn hops(route: &Message) -> Vec<Hop> {
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     hops
+}
+
+fn set_links(route: &mut Message, replaced: impl Fn(u32) -> u32) {
+    if route.attribute(RTA_MULTIPATH).is_some() {
+        let hops = hops(route).into_iter().map(|hop| Hop { ifindex: replaced(hop.ifindex), ..hop });
+        let bytes = hops.flat_map(Hop::bytes).collect();
+        route.set(RTA_MULTIPATH, bytes);
+    }
 }
 
 /// IPv6 hops have no order, and the kernel joins routes with equal destinations from several links into one: a single hop of ours is the same as a
@@ -285,12 +310,17 @@ impl fmt::Display for NicRoute {
 super::message_json!(NicRoute, NicRoute::new);
 
 const NHA_ID: u16 = 1;
+const NHA_GROUP: u16 = 2;
+const NHA_GROUP_TYPE: u16 = 3;
 const NHA_OIF: u16 = 5;
+const NHA_FDB: u16 = 11;
+/// Length of `struct nexthop_grp`, which begins with the member's number.
+const GROUP_ENTRY: usize = 8;
 /// Places in `struct nhmsg`.
 const NH_SCOPE: usize = 1;
 const NH_FLAGS: usize = 4;
 
-/// A nexthop object that leads through the NIC.
+/// A nexthop object that leads through the NIC, or a group with one that does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicNexthop(Message);
 
@@ -313,10 +343,34 @@ impl NicNexthop {
         self.0.number(NHA_OIF) == Some(link)
     }
 
-    /// The message that makes it lead through another link; routes that use it follow.
+    /// The numbers of a group's members; none where it is no group.
+    #[must_use]
+    pub fn members(&self) -> Vec<u32> {
+        self.entries().filter_map(|entry| number_at(entry, 0)).collect()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.attribute(NHA_GROUP).unwrap_or_default().chunks_exact(GROUP_ENTRY)
+    }
+
+    /// A group with those of its members only that are there.
+    #[must_use]
+    pub fn with_members(&self, are_there: impl Fn(u32) -> bool) -> Self {
+        let mut message = self.0.clone();
+        let entries = self.entries().filter(|entry| number_at(entry, 0).is_some_and(&are_there));
+        message.set(NHA_GROUP, entries.flatten().copied().collect());
+        Self(message)
+    }
+
+    /// The message that makes it lead through another link; routes that use it follow. A group leads where its members do.
     #[must_use]
     pub fn to_add(&self, to: IfIndex) -> Message {
         let mut message = self.0.clone();
+        if message.attribute(NHA_GROUP).is_some() {
+            // The kernel tells more of a group than it takes.
+            message.attributes.retain(|attribute| [NHA_ID, NHA_GROUP, NHA_GROUP_TYPE, NHA_FDB].contains(&attribute.0));
+            return message;
+        }
         // `RTNH_F_…`, of which only this one is given.
         let flags = number_at(&message.header, NH_FLAGS).unwrap_or_default();
         message.set_header_number(NH_FLAGS, flags & ONLINK);

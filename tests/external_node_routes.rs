@@ -1,0 +1,114 @@
+//! Routes of a NIC that hang on more than the NIC: they come along, and one that cannot be put back keeps nobody from giving the NIC back.
+
+mod node_support;
+mod support;
+
+use node_support::*;
+use serde_json::json;
+use support::{Host, Nic, eventually, eventually_ok};
+
+/// A group of nexthop objects is gone with the last of its members, and its routes with it; the switch makes the port anew, and all of it is there again.
+#[test]
+fn a_group_of_nexthops_outlives_the_switch() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    host.run("ip nexthop add id 7 via 10.199.0.1 dev nic0");
+    host.run("ip nexthop add id 10 group 7");
+    host.run("ip route add default nhid 10");
+    let before = settled_shape(&host, "nic0");
+    let nexthops = || host.run("ip nexthop show");
+    let nexthops_before = nexthops();
+    let mut ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    assert_eq!(nexthops(), nexthops_before);
+    ovs.kill_switch();
+    wait_reachable(&host, &nic, "while the switch is dead");
+    ovs.start_switch();
+    eventually_long("all of it is there again", || {
+        let so = nexthops() == nexthops_before && shape(&host, "nic0") == before && repairs(&agent) > 0;
+        if so { Ok(()) } else { Err((nexthops(), shape(&host, "nic0"), status(&etcd))) }
+    });
+    wait_attached(&etcd, &["nic0"]);
+    nic.passes_all_but(5000, &[]);
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &before);
+    assert_eq!(nexthops(), nexthops_before);
+}
+
+/// What a route hangs on is gone for now, and so is the port: the host is reachable and its NIC is given back without that route. It is told of, and not
+/// forgotten.
+#[test]
+fn a_route_that_is_refused_keeps_nobody() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    host.run("ip address add 192.168.7.1/32 dev lo");
+    host.run("ip route add 10.70.0.0/16 via 10.199.0.1 dev nic0 src 192.168.7.1");
+    let before = settled_shape(&host, "nic0");
+    let mut ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let mut agent = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    // Nobody sees the route go with the address; and the port goes with the switch.
+    agent.kill();
+    host.run("ip address del 192.168.7.1/32 dev lo");
+    ovs.kill_switch();
+    agent.start();
+    wait_reachable(&host, &nic, "with a route that cannot be had");
+    unwish(&etcd);
+    ovs.start_switch();
+    eventually_ok("the NIC has its name again", || {
+        if is_behind(&host, "nic0") { Err((status(&etcd), host.run("ip address"))) } else { Ok(()) }
+    });
+    wait_reachable(&host, &nic, "given back");
+    wait_for(&etcd, "RETRYING", "KERNEL_REFUSED", "put routes onto nic0");
+    // As soon as it can be had, all is as it was.
+    host.run("ip address add 192.168.7.1/32 dev lo");
+    wait_plain(&host, "nic0", &before);
+    eventually("nothing is left of it", || !agent.state_dir().join("nic/nic0.json").exists());
+}
+
+fn gateways(host: &Host) -> Vec<String> {
+    let routes = host.run("ip route show default");
+    routes.lines().map(str::trim).map(str::to_owned).collect()
+}
+
+/// One route with a hop through each of two NICs: each NIC is moved by itself, and none of them takes the other one's hop for a fault.
+#[test]
+fn a_route_through_two_nics() {
+    let host = Host::new();
+    let nics: [Nic<'_>; 2] = [host.add_nic("nic0", 0), host.add_nic("nic1", 1)];
+    host.run("ip route add default nexthop via 10.199.0.1 dev nic0 weight 2 nexthop via 10.199.1.1 dev nic1");
+    host.run("ip -6 route add default nexthop via fd99:199::1 dev nic0 nexthop via fd99:199:0:1::1 dev nic1");
+    let before = gateways(&host);
+    let before_6 = || host.run("ip -6 route show default").lines().count();
+    let lines_6 = before_6();
+    let mut ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    let both = json!([{"name": "nic0"}, {"name": "nic1"}]);
+    wish(&etcd, &both);
+    wait_attached(&etcd, &["nic0", "nic1"]);
+    assert_eq!((gateways(&host), before_6()), (before.clone(), lines_6));
+    // Both ports are made anew.
+    ovs.kill_switch();
+    nics.iter().for_each(|nic| wait_reachable(&host, nic, "while the switch is dead"));
+    ovs.start_switch();
+    eventually_long("the route is there again", || {
+        let so = gateways(&host) == before && nics.iter().all(|nic| is_behind(&host, &nic.name)) && repairs(&agent) > 0;
+        if so { Ok(()) } else { Err((gateways(&host), status(&etcd))) }
+    });
+    wait_attached(&etcd, &["nic0", "nic1"]);
+    nics.iter().zip([5000, 5001]).for_each(|(nic, port)| nic.passes_all_but(port, &[]));
+    wish(&etcd, &json!([{"name": "nic1"}]));
+    eventually_long("one is given back", || if is_behind(&host, "nic0") { Err(status(&etcd)) } else { Ok(()) });
+    wait_attached(&etcd, &["nic1"]);
+    assert_eq!(gateways(&host), before);
+    unwish(&etcd);
+    eventually_long("the other one, too", || if is_behind(&host, "nic1") { Err(status(&etcd)) } else { Ok(()) });
+    eventually_ok("the route is as it was", || if gateways(&host) == before { Ok(()) } else { Err(gateways(&host)) });
+    assert_eq!(before_6(), lines_6);
+}
