@@ -5,8 +5,10 @@
 
 mod datapath;
 mod hops;
+mod news;
 mod ports;
 mod refusals;
+mod shares;
 mod survey;
 
 use std::sync::Arc;
@@ -14,7 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use crate::external_node::flows::{FlowsError, PairFlows};
+use crate::external_node::handover::news::News;
 use crate::external_node::handover::refusals::Refusals;
+use crate::external_node::handover::shares::Shares;
 use crate::external_node::identify::{claimed, find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
 use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
@@ -22,7 +26,7 @@ use crate::external_node::suitability::{standing_on, uplink_name};
 use crate::linux::KernelError;
 use crate::linux::nic::NicKernel;
 use crate::model::Datapath;
-use crate::model::nic::{NicConfig, NicLink, difference};
+use crate::model::nic::{NicLink, difference};
 use crate::ovs::{Claim, Dpctl, Notes, OvsError, PairView, Switch, SwitchView};
 use survey::foreign_bridge;
 
@@ -169,18 +173,27 @@ impl Handover {
         mut before: impl FnMut(Step, &Seen) -> bool,
     ) -> Result<Option<Outcome>, HandoverError> {
         let _lock = self.journals.lock(nic, LOCK_WITHIN)?;
-        let (mut unwritten, mut refusals) = (None, Refusals::default());
+        let (mut unwritten, mut refusals, mut news) = (None, Refusals::default(), News::default());
         for _ in 0..STEPS_MAX {
             let mut seen = self.look(nic, unwritten.clone())?;
             refusals.allow_for(&mut seen.observation);
+            news.allow_for(&mut seen.observation);
             match next(&seen.observation, goal) {
                 Next::Do(step) if before(step, &seen) => {
                     if let Some(refused) = refusals.instead_of(step, &seen.observation) {
                         return Err(refused);
                     }
+                    if self.is_outdated(step, &seen, &news)? {
+                        news.count();
+                        continue;
+                    }
                     tracing::info!(nic, ?step, "taking a step");
                     match step {
                         Step::MarkDetaching => unwritten = self.mark_detaching(nic, &seen)?,
+                        Step::KeepOfNic | Step::KeepOfPort => {
+                            news.count();
+                            unwritten = self.keep(step, nic, &seen)?;
+                        }
                         _ => {
                             match self.perform(step, nic, &seen, purpose) {
                                 Err(HandoverError::Kernel(error)) if step == Step::CopyToNic => {
@@ -245,7 +258,8 @@ impl Handover {
         };
         let port = holder.as_ref().filter(|_| held == NameHolder::Port);
         let port_serves = held == NameHolder::Port && matches!(rows, Rows::Ready | Rows::Unknown);
-        let (on_nic, on_port) = self.shares(journal.as_ref(), nic.as_ref(), port, place, port_serves)?;
+        let Shares { on_nic, on_port, more_on_nic, more_on_port } =
+            self.shares(journal.as_ref(), nic.as_ref(), port, place, port_serves)?;
         // A switch that does not answer would only keep us waiting.
         let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_alive.load(Ordering::Relaxed);
         let flows = answers && self.flows.stand(name, pair.as_ref().and_then(PairView::numbers)).unwrap_or(false);
@@ -267,6 +281,8 @@ impl Handover {
             holder: held,
             on_nic,
             on_port,
+            more_on_nic,
+            more_on_port,
             rows,
             links_fit,
             flows,
@@ -312,45 +328,6 @@ impl Handover {
         (rows, Some(pair))
     }
 
-    fn shares(
-        &mut self,
-        journal: Option<&Journal>,
-        nic: Option<&NicLink>,
-        port: Option<&NicLink>,
-        place: NicPlace,
-        port_serves: bool,
-    ) -> Result<(Share, Share), HandoverError> {
-        let there = nic.map(|nic| self.kernel.read(nic)).transpose()?;
-        let there_port = port.map(|port| self.kernel.read(port)).transpose()?;
-        let plain = place == NicPlace::OwnName;
-        let Some(journal) = journal else {
-            let given = |config: &Option<NicConfig>| config.as_ref().is_some_and(|config| !config.given_addresses().is_empty());
-            let share = |all: bool| if all { Share::All } else { Share::None };
-            return Ok((share(plain || given(&there)), share(given(&there_port))));
-        };
-        let wish = &journal.config;
-        let on_its_way_back = journal.intent == Intent::Detaching;
-        let empty = wish.given_addresses().is_empty() && wish.routes.iter().all(crate::model::nic::NicRoute::is_kernel_made);
-        let share = |wish: &NicConfig, there: &NicConfig, labels: bool| {
-            let found = difference(wish, there, labels);
-            match (found.is_whole(), found.has_some) {
-                (true, _) => Share::All,
-                (false, true) => Share::Part,
-                (false, false) => Share::None,
-            }
-        };
-        let on_nic = match &there {
-            None => Share::None,
-            // A NIC that had nothing has nothing to be taken from while the port serves; else it has all of it as soon as it is up.
-            Some(_) if empty && !plain && port_serves && !on_its_way_back => Share::None,
-            Some(there) => share(wish, there, plain),
-        };
-        // What came along for a time only may go again, once it is there.
-        let lasting = if journal.intent == Intent::Attached { &wish.lasting() } else { wish };
-        let on_port = there_port.map_or(Share::None, |there| share(lasting, &there, true));
-        Ok((on_nic, on_port))
-    }
-
     fn perform(&mut self, step: Step, name: &str, seen: &Seen, purpose: &Purpose) -> Result<(), HandoverError> {
         let missing = |what: &str| HandoverError::NotAsWished(format!("{step:?} of {name}: {what} is gone"));
         let nic = || seen.nic.as_ref().ok_or_else(|| missing("the NIC"));
@@ -365,6 +342,7 @@ impl Handover {
                 self.journals.write(&again)?;
             }
             Step::MarkDetaching => drop(self.mark_detaching(name, seen)?),
+            Step::KeepOfNic | Step::KeepOfPort => drop(self.keep(step, name, seen)?),
             Step::Rename => drop(self.kernel.rename(nic()?, &journal()?.uplink, &journal()?.config)?),
             Step::RenameBack => drop(self.kernel.rename(nic()?, name, &journal()?.config)?),
             Step::CreatePorts => self.create_ports(name, seen, &journal()?, purpose)?,
@@ -468,10 +446,7 @@ impl Handover {
             }
         }
         journal.intent = Intent::Detaching;
-        Ok(self.journals.write(&journal).err().map(|error| {
-            tracing::error!(nic = name, %error, "the way back is gone without a note of it");
-            journal
-        }))
+        Ok(self.write_or_keep(name, journal))
     }
 
     fn confirm(&mut self, name: &str, port: &NicLink, journal: Journal, purpose: &Purpose) -> Result<(), HandoverError> {

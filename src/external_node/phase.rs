@@ -1,10 +1,11 @@
 //! The way of a NIC behind the bridge and back: what is seen decides what is done next.
 //!
 //! Nothing here remembers anything. An [`Observation`] is read anew before every step, so it does not matter whether the last step was finished,
-//! was cut off by a crash, or was undone by somebody else. Two rules order everything:
+//! was cut off by a crash, or was undone by somebody else. Three rules order everything:
 //!
 //! 1. The configuration is whole on the NIC or on the host's port before anything is taken from the other one.
 //! 2. The journal is written before the NIC is touched and dropped after it is plain again.
+//! 3. What somebody gave to a link meanwhile is in the journal and on the other link before it is taken from there.
 
 use crate::model::Phase;
 
@@ -97,6 +98,10 @@ pub struct Observation {
     pub on_nic: Share,
     /// What the host's port has of it.
     pub on_port: Share,
+    /// Whether the NIC was given addresses or routes that the journal does not know.
+    pub more_on_nic: bool,
+    /// Whether the host's port was.
+    pub more_on_port: bool,
     /// The ports.
     pub rows: Rows,
     /// Whether the uplink is up with the NIC's hardware address, and both links have the MTU that they shall have; only looked at behind the bridge.
@@ -128,6 +133,10 @@ pub enum Step {
     MendLinks,
     /// Install the flows.
     InstallFlows,
+    /// Note in the journal what the NIC was given since, and give it to the port.
+    KeepOfNic,
+    /// Note in the journal what the port was given since, and give it to the NIC.
+    KeepOfPort,
     /// Put the configuration onto the port, beside what the NIC has of it.
     CopyToPort,
     /// Take it from the NIC.
@@ -196,12 +205,23 @@ pub enum Goal {
 /// The next step towards the goal.
 #[must_use]
 pub fn next(seen: &Observation, goal: Goal) -> Next {
-    match (seen.claimed, goal) {
+    let next = match (seen.claimed, goal) {
         (Claimed::ByNobodyElse, Goal::Attached) => attach(seen),
         (Claimed::ByNobodyElse, Goal::Plain) => undo(seen),
-        (Claimed::ByAnother, goal) => leave(seen, goal),
-        (Claimed::UnderAnotherLabel, _) => Next::Wait(Wait::OtherLabel),
+        (Claimed::ByAnother, goal) => return leave(seen, goal),
+        (Claimed::UnderAnotherLabel, _) => return Next::Wait(Wait::OtherLabel),
+    };
+    let Next::Do(step) = next else { return next };
+    if seen.journal == JournalState::None {
+        return next;
     }
+    // Nothing is taken from a link that only that link has.
+    let port_has_more = seen.more_on_port && seen.holder == NameHolder::Port && seen.nic != NicPlace::Gone;
+    Next::Do(match step {
+        Step::StripNic if seen.more_on_nic => Step::KeepOfNic,
+        Step::StripPort | Step::DeletePorts | Step::RemoveLeftover | Step::CreatePorts if port_has_more => Step::KeepOfPort,
+        step => step,
+    })
 }
 
 /// What another agent has is not touched, whatever it lacks. A journal of ours speaks of a time before, and must not be brought to bear on what comes after.
@@ -262,7 +282,8 @@ fn attach(seen: &Observation) -> Next {
     if seen.on_port != Share::All {
         return Next::Do(Step::CopyToPort);
     }
-    if seen.on_nic != Share::None {
+    let was_given_more = seen.more_on_nic && seen.journal == JournalState::Attaching;
+    if seen.on_nic != Share::None || was_given_more {
         return Next::Do(Step::StripNic);
     }
     if seen.guard != seen.guard_needed {
@@ -397,21 +418,23 @@ pub fn after(seen: &Observation, step: Step) -> Observation {
         Step::Rename => then.nic = NicPlace::UplinkName,
         Step::CreatePorts => (then.rows, then.holder) = (Rows::Ready, NameHolder::Port),
         Step::MendLinks => then.links_fit = true,
+        Step::KeepOfNic => then.more_on_nic = false,
+        Step::KeepOfPort => then.more_on_port = false,
         Step::InstallFlows => then.flows = true,
         Step::CopyToPort => then.on_port = Share::All,
-        Step::StripNic => then.on_nic = Share::None,
+        Step::StripNic => (then.on_nic, then.more_on_nic) = (Share::None, false),
         Step::Guard => then.guard = true,
         Step::Confirm => then.journal = JournalState::Attached,
         Step::CopyToNic => then.on_nic = Share::All,
         Step::DropGuard => then.guard = false,
-        Step::StripPort => then.on_port = Share::None,
+        Step::StripPort => (then.on_port, then.more_on_port) = (Share::None, false),
         Step::DeletePorts => {
             then.rows = Rows::None;
             if then.holder == NameHolder::Port {
-                (then.holder, then.on_port) = (NameHolder::NobodyElse, Share::None);
+                (then.holder, then.on_port, then.more_on_port) = (NameHolder::NobodyElse, Share::None, false);
             }
         }
-        Step::RemoveLeftover => (then.holder, then.on_port) = (NameHolder::NobodyElse, Share::None),
+        Step::RemoveLeftover => (then.holder, then.on_port, then.more_on_port) = (NameHolder::NobodyElse, Share::None, false),
         Step::RenameBack => then.nic = NicPlace::OwnName,
         Step::RemoveFlows => then.flows = false,
         Step::DropJournal | Step::SetJournalAside => then.journal = JournalState::None,

@@ -89,6 +89,8 @@ pub fn words(step: Step, names: &Names) -> String {
         Step::CreatePorts => format!("make the ports {uplink} and {host} (internal) on bridge {bridge} and wait until both can be used"),
         Step::MendLinks => format!("set {uplink} up, and its hardware address and the MTU of {uplink} and {host} to those in the journal"),
         Step::InstallFlows => format!("install the flows between {uplink} and {host}"),
+        Step::KeepOfNic => format!("write what the NIC was given since into the journal, and give it to the port {host}"),
+        Step::KeepOfPort => format!("write what the port {host} was given since into the journal, and give it to the NIC"),
         Step::CopyToPort => format!("bring the port {host} up and give it the settings, addresses and routes"),
         Step::StripNic => format!("remove the addresses and routes from {uplink}"),
         Step::Guard => format!("keep frames that arrive on {uplink} from the host's own stack (nftables)"),
@@ -116,6 +118,8 @@ pub fn interruption(step: Step) -> Interruption {
         Step::WriteJournal
         | Step::MarkAttaching
         | Step::MarkDetaching
+        | Step::KeepOfNic
+        | Step::KeepOfPort
         | Step::CreatePorts
         | Step::MendLinks
         | Step::InstallFlows
@@ -155,6 +159,8 @@ mod tests {
             holder: NameHolder::NobodyElse,
             on_nic: Share::All,
             on_port: Share::None,
+            more_on_nic: false,
+            more_on_port: false,
             rows: Rows::None,
             links_fit: true,
             flows: false,

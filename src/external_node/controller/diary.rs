@@ -100,6 +100,8 @@ mod tests {
         holder: NameHolder::Port,
         on_nic: Share::None,
         on_port: Share::All,
+        more_on_nic: false,
+        more_on_port: false,
         rows: Rows::Ready,
         links_fit: true,
         flows: true,

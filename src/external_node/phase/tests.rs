@@ -20,8 +20,10 @@ fn everything() -> Vec<Observation> {
             for (on_nic, on_port) in SHARES.into_iter().flat_map(|a| SHARES.map(|b| (a, b))) {
                 for rows in ROWS {
                     for journal in JOURNALS {
-                        for bits in 0..16u8 {
-                            let (flows, guard, guard_needed, links_fit) = (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0, bits & 8 != 0);
+                        for bits in 0..64u8 {
+                            let is = |bit: u8| bits & (1 << bit) != 0;
+                            let (flows, guard, guard_needed, links_fit) = (is(0), is(1), is(2), is(3));
+                            let (more_on_nic, more_on_port) = (is(4), is(5));
                             let claimed = Claimed::ByNobodyElse;
                             all.push(Observation {
                                 claimed,
@@ -29,6 +31,8 @@ fn everything() -> Vec<Observation> {
                                 holder,
                                 on_nic,
                                 on_port,
+                                more_on_nic,
+                                more_on_port,
                                 rows,
                                 links_fit,
                                 flows,
@@ -50,6 +54,8 @@ fn possible(seen: &Observation) -> bool {
     (seen.nic != NicPlace::OwnName || seen.holder == NameHolder::NobodyElse)
         && (seen.nic != NicPlace::Gone || seen.on_nic == Share::None)
         && (seen.holder == NameHolder::Port || seen.on_port == Share::None)
+        && (seen.nic != NicPlace::Gone || !seen.more_on_nic)
+        && (seen.holder == NameHolder::Port || !seen.more_on_port)
         && (seen.holder == NameHolder::Port || seen.rows != Rows::Ready)
 }
 
@@ -131,7 +137,17 @@ fn nothing_is_taken_from_the_only_place() {
     for seen in everything() {
         for goal in [Goal::Attached, Goal::Plain] {
             let Next::Do(step) = next(&seen, goal) else { continue };
+            let journalled = seen.journal != JournalState::None;
             match step {
+                Step::StripNic if journalled => assert!(!seen.more_on_nic, "{seen:#?}"),
+                Step::StripPort | Step::DeletePorts | Step::RemoveLeftover | Step::CreatePorts if journalled => {
+                    assert!(!seen.more_on_port || seen.nic == NicPlace::Gone, "{step:?} at {seen:#?}");
+                }
+                _ => {}
+            }
+            match step {
+                // What was given to one of them is put onto the other one, which has all the rest.
+                Step::KeepOfNic | Step::KeepOfPort => assert!(whole(&seen), "{seen:#?}"),
                 Step::StripNic | Step::Guard => {
                     assert!(seen.on_port == Share::All && seen.rows == Rows::Ready && seen.flows, "{step:?} at {seen:#?}");
                 }
@@ -212,6 +228,8 @@ fn plain() -> Observation {
         holder: NameHolder::NobodyElse,
         on_nic: Share::All,
         on_port: Share::None,
+        more_on_nic: false,
+        more_on_port: false,
         rows: Rows::None,
         links_fit: true,
         flows: false,

@@ -51,6 +51,21 @@ impl Difference {
             && self.up != Some(true)
     }
 
+    /// Whether people gave the link addresses or routes that are not wished: neither made by the kernel nor gone by themselves. Routes that use nexthop
+    /// objects stand on no link.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.given_addresses().next().is_some() || self.lasting_routes().any(|route| !route.is_kernel_made())
+    }
+
+    fn given_addresses(&self) -> impl Iterator<Item = &NicAddress> {
+        self.extra_addresses.iter().filter(|address| !address.is_kernel_link_local())
+    }
+
+    fn lasting_routes(&self) -> impl Iterator<Item = &NicRoute> {
+        self.extra_routes.iter().filter(|route| !route.ends() && route.nexthop().is_none())
+    }
+
     /// Whether every wished address is there as it is wished.
     #[must_use]
     pub fn has_all_addresses(&self) -> bool {
@@ -78,6 +93,21 @@ pub fn difference(wish: &NicConfig, there: &NicConfig, labels: bool) -> Differen
     found.mtu = (wish.link.mtu != there.link.mtu).then_some(wish.link.mtu);
     found.up = (wish.link.up != there.link.up).then_some(wish.link.up);
     found
+}
+
+impl NicConfig {
+    /// Takes in what was given to another link beyond this; it bears the NIC's own `name` from now on.
+    pub fn take_in(&mut self, there: &NicConfig, name: &str) {
+        let found = difference(self, there, false);
+        self.addresses.extend(found.given_addresses().map(|address| {
+            let mut address = address.clone();
+            address.rename_label(&there.link.name, name);
+            address
+        }));
+        let (from, to) = (there.link.ifindex, self.link.ifindex);
+        // Also those that the kernel made for the addresses: one that is not wished would be removed.
+        self.routes.extend(found.lasting_routes().map(|route| route.on_link(from, to)));
+    }
 }
 
 fn addresses(wish: &NicConfig, there: &NicConfig, labels: bool, found: &mut Difference) {

@@ -137,6 +137,18 @@ impl NicRoute {
         u8::from(gateway)
     }
 
+    /// Whether it goes by itself.
+    #[must_use]
+    pub fn ends(&self) -> bool {
+        self.expires().is_some()
+    }
+
+    /// The same route through another link.
+    #[must_use]
+    pub fn on_link(&self, from: u32, to: u32) -> Self {
+        Self(self.moved(from, to, 0))
+    }
+
     fn expires(&self) -> Option<u32> {
         let ticks = number_at(self.0.attribute(RTA_CACHEINFO)?, 8)?;
         // One that has ended and has not been cleared away yet has less than nothing left.

@@ -1,0 +1,74 @@
+//! What somebody gives to a link while its NIC is on its way: taken along before anything is taken from there.
+
+use crate::external_node::handover::{Handover, HandoverError, Seen};
+use crate::external_node::journal::Journal;
+use crate::external_node::phase::{NameHolder, NicPlace, Observation, Step};
+use crate::model::nic::{NicLink, difference};
+
+/// So often on one way something new is waited for. Who gives a link something without end must not keep a NIC from being given back.
+const MOST: usize = 8;
+
+/// How much of that there was on one way.
+#[derive(Default)]
+pub(super) struct News(usize);
+
+impl News {
+    /// Lets the way go on though there is more.
+    pub(super) fn allow_for(&self, seen: &mut Observation) {
+        if self.0 >= MOST {
+            (seen.more_on_nic, seen.more_on_port) = (false, false);
+        }
+    }
+
+    /// Counts a step that it costs.
+    pub(super) fn count(&mut self) {
+        self.0 += 1;
+    }
+
+    fn are_heard(&self) -> bool {
+        self.0 < MOST
+    }
+}
+
+impl Handover {
+    /// Whether a link from which a step takes everything was given more since it was looked at: some programs were run in between.
+    pub(super) fn is_outdated(&mut self, step: Step, seen: &Seen, news: &News) -> Result<bool, HandoverError> {
+        let Some(journal) = seen.journal.as_ref().filter(|_| news.are_heard()) else { return Ok(false) };
+        let (nic, port) = (seen.nic.as_ref(), port(seen).filter(|_| seen.observation.nic != NicPlace::Gone));
+        let link = match step {
+            Step::StripNic => nic,
+            Step::StripPort | Step::DeletePorts | Step::RemoveLeftover | Step::CreatePorts => port,
+            _ => None,
+        };
+        let Some(link) = link else { return Ok(false) };
+        Ok(self.kernel.compare(&journal.config, link, false)?.has_more())
+    }
+
+    /// Writes into the journal what one link was given beyond it, and gives it to the other one. What is returned could not be written.
+    pub(super) fn keep(&mut self, step: Step, name: &str, seen: &Seen) -> Result<Option<Journal>, HandoverError> {
+        let missing = || HandoverError::NotAsWished(format!("{step:?} of {name}: a link is gone"));
+        let (nic, port) = (seen.nic.as_ref().ok_or_else(missing)?, port(seen).ok_or_else(missing)?);
+        let (from, to) = if step == Step::KeepOfNic { (nic, port) } else { (port, nic) };
+        let mut journal = seen.journal.clone().ok_or_else(missing)?;
+        let there = self.kernel.read(from)?;
+        tracing::info!(nic = name, link = from.name, found = %difference(&journal.config, &there, false), "it was given more meanwhile");
+        journal.config.take_in(&there, name);
+        journal.config = self.for_journal(name, journal.config)?;
+        let unwritten = self.write_or_keep(name, journal.clone());
+        let wish = self.for_kernel(name, journal.config)?;
+        self.kernel.put(&wish, to, to.name == name)?;
+        Ok(unwritten)
+    }
+
+    /// Writes a journal; one that could not be written is returned, to go on with it all the same.
+    pub(super) fn write_or_keep(&self, name: &str, journal: Journal) -> Option<Journal> {
+        self.journals.write(&journal).err().map(|error| {
+            tracing::error!(nic = name, %error, "the way is gone without a note of it");
+            journal
+        })
+    }
+}
+
+fn port(seen: &Seen) -> Option<&NicLink> {
+    seen.holder.as_ref().filter(|_| seen.observation.holder == NameHolder::Port)
+}

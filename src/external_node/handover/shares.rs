@@ -1,0 +1,58 @@
+//! How much of the journal's configuration each link has, and what it has beyond it.
+
+use crate::external_node::handover::{Handover, HandoverError};
+use crate::external_node::journal::{Intent, Journal};
+use crate::external_node::phase::{NicPlace, Share};
+use crate::model::nic::{NicConfig, NicLink, NicRoute, difference};
+
+/// Of both links.
+#[derive(Clone, Copy)]
+pub(super) struct Shares {
+    pub(super) on_nic: Share,
+    pub(super) on_port: Share,
+    pub(super) more_on_nic: bool,
+    pub(super) more_on_port: bool,
+}
+
+impl Handover {
+    pub(super) fn shares(
+        &mut self,
+        journal: Option<&Journal>,
+        nic: Option<&NicLink>,
+        port: Option<&NicLink>,
+        place: NicPlace,
+        port_serves: bool,
+    ) -> Result<Shares, HandoverError> {
+        let there = nic.map(|nic| self.kernel.read(nic)).transpose()?;
+        let there_port = port.map(|port| self.kernel.read(port)).transpose()?;
+        let plain = place == NicPlace::OwnName;
+        let Some(journal) = journal else {
+            let given = |config: &Option<NicConfig>| config.as_ref().is_some_and(|config| !config.given_addresses().is_empty());
+            let share = |all: bool| if all { Share::All } else { Share::None };
+            let (on_nic, on_port) = (share(plain || given(&there)), share(given(&there_port)));
+            return Ok(Shares { on_nic, on_port, more_on_nic: false, more_on_port: false });
+        };
+        let wish = &journal.config;
+        let on_its_way_back = journal.intent == Intent::Detaching;
+        let empty = wish.given_addresses().is_empty() && wish.routes.iter().all(NicRoute::is_kernel_made);
+        let share = |wish: &NicConfig, there: &NicConfig, labels: bool| {
+            let found = difference(wish, there, labels);
+            match (found.is_whole(), found.has_some) {
+                (true, _) => Share::All,
+                (false, true) => Share::Part,
+                (false, false) => Share::None,
+            }
+        };
+        let on_nic = match &there {
+            None => Share::None,
+            // A NIC that had nothing has nothing to be taken from while the port serves; else it has all of it as soon as it is up.
+            Some(_) if empty && !plain && port_serves && !on_its_way_back => Share::None,
+            Some(there) => share(wish, there, plain),
+        };
+        // What came along for a time only may go again, once it is there.
+        let lasting = if journal.intent == Intent::Attached { &wish.lasting() } else { wish };
+        let on_port = there_port.as_ref().map_or(Share::None, |there| share(lasting, there, true));
+        let has_more = |there: &Option<NicConfig>| there.as_ref().is_some_and(|there| difference(wish, there, false).has_more());
+        Ok(Shares { on_nic, on_port, more_on_nic: has_more(&there), more_on_port: has_more(&there_port) })
+    }
+}
