@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::model::AgentLabel;
+use crate::model::{AgentLabel, HostIfName};
 
 /// Whose port it is: the agent's label.
 const OWNER: &str = "vnf-agent-owner";
@@ -110,7 +110,9 @@ pub(super) fn claim(bridge: &str, ids: &BTreeMap<String, String>) -> Option<Clai
         UPLINK => Role::Uplink,
         _ => return None,
     };
-    Some(Claim { label: get(OWNER)?, role, peer: get(PEER)?, attachment: get(ATTACHMENT), bridge: bridge.to_owned() })
+    // It becomes the name of a file: nothing that no device can be called.
+    let peer = get(PEER).filter(|peer| HostIfName::new(peer).is_ok())?;
+    Some(Claim { label: get(OWNER)?, role, peer, attachment: get(ATTACHMENT), bridge: bridge.to_owned() })
 }
 
 /// Reads a port's ids; `None` when it is not ours.
@@ -121,6 +123,11 @@ pub(super) fn read(label: &AgentLabel, ids: &BTreeMap<String, String>) -> Option
     let ips = ips.split(',').filter_map(|ip| ip.trim().parse().ok()).collect();
     let notes = Notes { phase: get(PHASE), orig_name: get(ORIG_NAME), entity: get(ENTITY), attachment, ips };
     Some(PortIds { role, peer, notes })
+}
+
+/// Whether a port may be ours although its ids do not say so: nobody else says that it is his.
+pub(super) fn may_be_ours(label: &AgentLabel, ids: &BTreeMap<String, String>) -> bool {
+    ids.get(OWNER).is_none_or(|owner| owner.is_empty() || owner == label.as_str())
 }
 
 #[cfg(test)]
@@ -164,6 +171,11 @@ mod tests {
             let mut ids = written(&label("vpp1"), Role::Host);
             ids.insert(key.to_owned(), String::new());
             assert_eq!(read(&label("vpp1"), &ids), None, "without {key}");
+        }
+        for peer in ["../x", "x/../y", "a-name-that-no-device-has", "."] {
+            let mut ids = written(&label("vpp1"), Role::Host);
+            ids.insert(PEER.to_owned(), peer.to_owned());
+            assert_eq!(read(&label("vpp1"), &ids), None, "beside {peer}");
         }
         let antrea = [("antrea-type".to_owned(), "host".to_owned()), ("uplink-name".to_owned(), "eth0~".to_owned())];
         assert_eq!((read(&label("vpp1"), &antrea.clone().into()), claim("br-int", &antrea.into())), (None, None));

@@ -164,9 +164,15 @@ pub(super) fn ours(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView 
     let mut view = SwitchView { followed: rows.progress().is_some_and(|(cur, next)| cur >= next), ..SwitchView::default() };
     let Some((_, row)) = rows.bridge(bridge) else { return view };
     view.bridge = Some(BridgeView { datapath: row.datapath_type.clone(), protocols: row.protocols.clone() });
+    let mut peers: BTreeMap<String, (Role, String)> = BTreeMap::new();
+    let mut silent = Vec::new();
     for (id, port) in row.ports.iter().filter_map(|id| Some((id, rows.ports.get(id)?))) {
-        let Some(ids) = ids::read(label, &port.external_ids) else { continue };
         let seen = port_view(id, port, port.interfaces.iter().find_map(|id| rows.interfaces.get(id)));
+        let Some(ids) = ids::read(label, &port.external_ids) else {
+            silent.extend(ids::may_be_ours(label, &port.external_ids).then_some(seen));
+            continue;
+        };
+        peers.insert(ids.peer.clone(), (ids.role, port.name.clone()));
         match ids.role {
             Role::Host => {
                 let pair = view.pairs.entry(port.name.clone()).or_default();
@@ -180,6 +186,14 @@ pub(super) fn ours(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView 
                     pair.notes = ids.notes;
                 }
             }
+        }
+    }
+    // Somebody took the ids of one of the two: the other one still names it.
+    for seen in silent {
+        match peers.get(&seen.name) {
+            Some((Role::Host, host)) => drop(view.pairs.entry(host.clone()).or_default().uplink.get_or_insert(seen)),
+            Some((Role::Uplink, _)) => drop(view.pairs.entry(seen.name.clone()).or_default().host.get_or_insert(seen)),
+            None => {}
         }
     }
     view
@@ -305,6 +319,24 @@ mod tests {
         let pair = &view.pairs["eth0"];
         assert_eq!((pair.host.is_none(), pair.uplink.as_ref().unwrap().name.as_str()), (true, "eth0~"));
         assert_eq!(pair.numbers(), None);
+    }
+
+    #[test]
+    fn a_port_that_lost_its_ids_is_known_by_the_other_one() {
+        let empty = json!(["set", []]);
+        let whole = seen(json!(2), empty.clone());
+        for (port, taken) in [("p1", ""), ("p2", ""), ("p1", "another"), ("p2", "another")] {
+            let mut rows = rows(json!(2), empty.clone());
+            // A difference: what is told again goes.
+            let keys = json!(["map", [["vnf-agent-owner", "vpp1"], ["vnf-agent-role", if port == "p1" { "host" } else { "uplink" }]]]);
+            rows.take(&json!({"Port": {port: {"modify": {"external_ids": keys}}}})).unwrap();
+            if taken == "another" {
+                rows.take(&json!({"Port": {port: {"modify": {"external_ids": ["map", [["vnf-agent-owner", "another"]]]}}}})).unwrap();
+            }
+            let found = &view(&rows, &label(), "br-int").pairs["eth0"];
+            let expected = whole.pairs["eth0"].numbers().filter(|_| taken.is_empty());
+            assert_eq!(found.numbers(), expected, "{port} {taken}: {found:?}");
+        }
     }
 
     #[test]
