@@ -134,8 +134,7 @@ impl Owner {
         let named = link.alias.as_deref().and_then(|alias| self.parse_alias(alias));
         // Only a TAP can be one that someone else made for a wish.
         let named = named.filter(|(kind, _)| *kind != MarkKind::AutoTap || matches!(link.kind, LinkKind::Tun(_)));
-        let others =
-            link.alias.as_deref().is_some_and(|a| a.starts_with(ALIAS_WORD) && a[ALIAS_WORD.len()..].starts_with(':')) && named.is_none();
+        let others = has_our_words(link) && named.is_none();
         if others {
             // Another agent's alias; two labels may share a group (24 bits).
             Mark::Foreign
@@ -171,6 +170,16 @@ pub fn mark_of_any(group: u32, alias: &str) -> Option<String> {
     }
     let is_ours = [OWNED, DOOMED].contains(&(group & !GROUP_HASH));
     is_ours.then(|| format!("its group {group:#x}"))
+}
+
+/// Whether a link carries a mark of any agent.
+#[must_use]
+pub fn is_marked(link: &ObservedLink) -> bool {
+    mark_of_any(link.group, link.alias.as_deref().unwrap_or_default()).is_some()
+}
+
+fn has_our_words(link: &ObservedLink) -> bool {
+    link.alias.as_deref().and_then(|alias| alias.strip_prefix(ALIAS_WORD)).is_some_and(|rest| rest.starts_with(':'))
 }
 
 /// FNV-1a, 32 bits (draft-eastlake-fnv): the same in every version of this program, so it may be written down.
@@ -245,6 +254,8 @@ mod tests {
         // Another agent's link stays foreign even where the groups collide.
         assert_eq!(o.mark(&link(o.group(), Some("vnf-agent:vpp10:veth:x"))), Mark::Foreign);
         assert_eq!(owner("vpp10").mark(&link(0, Some("vnf-agent:vpp1:veth:x"))), Mark::Foreign);
+        let of_any = [link(0, Some(&alias)), link(owner("vpp10").group(), None), link(o.doomed_group(), Some("a user's words"))];
+        assert!(of_any.iter().all(is_marked) && !is_marked(&link(0, Some("vnf-agents: mine"))) && !is_marked(&link(7, None)));
         let alias = "vnf-agent:vpp1:autotap:t:1:tmp0";
         assert_eq!(o.mark(&link(0, Some(alias))), Mark::Foreign, "a veth is nobody's TAP");
         let tap = ObservedLink { kind: LinkKind::Tun(TunInfo::default()), ..link(0, Some(alias)) };

@@ -9,7 +9,7 @@ use crate::configurator::desired::Key;
 use crate::configurator::observed::Seen;
 use crate::configurator::vpp::VppSays;
 use crate::model::name::HOST_IF_NAME_MAX;
-use crate::model::owner::{ADDRESS_PROTO, Mark};
+use crate::model::owner::{ADDRESS_PROTO, Mark, is_marked};
 use crate::model::{HostIfName, LinkChange, LinkId, LinkKind, MarkKind, NetnsId, Reason};
 
 /// Most moves of one pass, a sixth of a second: what else is wished does not wait longer for its turn.
@@ -53,7 +53,7 @@ impl<'a> Planner<'a> {
             return None;
         }
         let link = &seen.link;
-        let nobodys = seen.mark == Mark::Foreign && !link.alias.as_deref().is_some_and(|alias| alias.starts_with("vnf-agent:"));
+        let nobodys = seen.mark == Mark::Foreign && !is_marked(link);
         let tap = matches!(link.kind, LinkKind::Tun(_)) && *link.name == *name;
         (nobodys && tap && link.addresses.iter().any(|have| have.proto == ADDRESS_PROTO)).then_some(id)
     }
@@ -73,7 +73,8 @@ impl<'a> Planner<'a> {
         let wishes = world.desired.expecting(temporary).filter_map(|key| world.desired.get(key));
         let holder = wishes.min_by_key(|wish| (!has(&wish.key), wish.create_revision, wish.key.clone()));
         if let Some(holder) = holder.filter(|holder| holder.key != end.wish.key) {
-            let message = format!("the TAP `{temporary}` serves `{}`; it passes on when that key goes", holder.key);
+            let how = if has(&holder.key) { "serves" } else { "is for the older key" };
+            let message = format!("the TAP `{temporary}` {how} `{}`; it passes on when that key goes", holder.key);
             return Err(Verdict::Failed(Reason::NameConflict, message));
         }
         if world.vpp.says(temporary).deleted { Err(self.waits(temporary)) } else { Ok(()) }
@@ -101,6 +102,14 @@ impl<'a> Planner<'a> {
         let Some((id, seen)) = self.world.observed.at(own, temporary.as_str()) else { return Err(self.waits(temporary)) };
         let what = format!("{} `{}` (index {})", seen.link.kind.word(), seen.link.name.escape_debug(), id.ifindex);
         match (&seen.mark, &seen.link.kind) {
+            (Mark::Foreign, LinkKind::Tun(_)) if is_marked(&seen.link) => {
+                let message = format!(
+                    "waits for the TAP `{temporary}`, but the {what} carries the mark of another vnf-agent (alias `{}`); take the mark away if \
+                     that agent is gone",
+                    seen.link.alias.as_deref().unwrap_or_default().escape_debug()
+                );
+                Err(Verdict::Failed(Reason::ForeignLink, message))
+            }
             (Mark::Foreign, LinkKind::Tun(_)) if *seen.link.name == *temporary.as_str() => Ok(id),
             (Mark::Foreign, _) => {
                 let message =
@@ -176,7 +185,8 @@ impl<'a> Planner<'a> {
             mtu: (link.mtu != end.spec.mtu).then_some(end.spec.mtu),
             up: end.spec.enabled.then_some(true),
             group: None,
-            alias: None,
+            // Once more: should two agents want it, it is marked by the one that moved it.
+            alias: Some(alias.clone()),
         };
         let action = Action::MoveLink { link: id, to: end.netns, change, alias: Some(alias.into()) };
         let moved = self.push(key, &format!("{here} {there}"), action, after);
@@ -207,14 +217,13 @@ impl<'a> Planner<'a> {
         }
         let Some(name) = self.home_name(own, id, seen) else { return };
         self.given_back.insert(id);
-        let change = LinkChange {
-            name: Some(name.clone()).filter(|name| id.netns != own || *link.name != *name.as_str()),
-            up: Some(false),
-            alias: Some(String::new()),
-            ..LinkChange::default()
-        };
+        let new_name = Some(name.clone()).filter(|name| id.netns != own || *link.name != *name.as_str());
+        let addresses = || link.addresses.iter().filter(|have| have.proto == ADDRESS_PROTO);
+        // One that was marked and nothing else is as its owner has it.
+        let untouched = id.netns == own && new_name.is_none() && addresses().next().is_none();
+        let change = LinkChange { name: new_name, up: (!untouched).then_some(false), alias: Some(String::new()), ..LinkChange::default() };
         if id.netns == own {
-            for have in link.addresses.iter().filter(|have| have.proto == ADDRESS_PROTO) {
+            for have in addresses() {
                 self.push(key, &subject, Action::RemoveAddress(Target::Existing(id), have.address), Vec::new());
             }
             let step = self.push(key, &subject, Action::SetLink(Target::Existing(id), change.clone()), Vec::new());

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Action, End, Plan, StepId, Target};
 use crate::configurator::observed::Observed;
-use crate::model::owner::Mark;
+use crate::model::owner::{Mark, is_marked};
 use crate::model::{LinkId, LinkKind, MarkKind, NetnsId};
 
 /// A broken invariant. It is a defect of the planner, never of a wish.
@@ -67,7 +67,11 @@ pub fn check(plan: &Plan, observed: &Observed) -> Vec<Violation> {
                 };
                 let taken = observed.get(*link).is_some_and(|seen| match &seen.mark {
                     Mark::Named(kind, _) => *kind == MarkKind::AutoTap,
-                    Mark::Foreign => matches!(seen.link.kind, LinkKind::Tun(_)) && step.after.iter().filter(|s| **s < id).any(marked),
+                    Mark::Foreign => {
+                        matches!(seen.link.kind, LinkKind::Tun(_))
+                            && !is_marked(&seen.link)
+                            && step.after.iter().filter(|s| **s < id).any(marked)
+                    }
                     Mark::Unnamed | Mark::Doomed(_) => false,
                 });
                 if !taken {

@@ -5,7 +5,7 @@ use super::verdict::{Ready, Standing};
 use super::{Action, End, Planner, StepId, Target, Verdict, Waiting};
 use crate::configurator::desired::Key;
 use crate::configurator::observed::Seen;
-use crate::model::owner::{ADDRESS_PROTO, Mark};
+use crate::model::owner::{ADDRESS_PROTO, Mark, is_marked};
 use crate::model::{LinkChange, NewAddress};
 use crate::model::{LinkId, LinkKind, MarkKind, Reason};
 
@@ -130,8 +130,8 @@ impl<'a> Planner<'a> {
             Mark::Named(..) | Mark::Doomed(_) => None,
         };
         let (ours_a, ours_b) = (judge(&seen_a.mark, &a.wish.key)?, judge(&seen_b.mark, &b.wish.key)?);
-        // Another agent's alias makes an end foreign whatever the other one says; it is told apart from no alias at all.
-        let anothers = |seen: &Seen| seen.mark == Mark::Foreign && seen.link.alias.as_deref().is_some_and(|a| a.starts_with("vnf-agent:"));
+        // Another agent's mark makes an end foreign whatever the other one says; it is told apart from no mark at all.
+        let anothers = |seen: &Seen| seen.mark == Mark::Foreign && is_marked(&seen.link);
         if anothers(seen_a) || anothers(seen_b) {
             return None;
         }

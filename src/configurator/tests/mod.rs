@@ -1,5 +1,6 @@
 //! The configurator on a fake kernel, with a fake tracker and a store of a few lines: no root, no threads, no waiting.
 
+mod attacked_taps;
 mod auto_taps;
 mod bench;
 mod costs;
