@@ -91,6 +91,8 @@ fn why(node: &pb::NodeStatus) -> String {
     };
     match (text.is_empty(), node.errors.len(), node.warnings.as_slice()) {
         (true, _, [first, ..]) => format!("warning: {first}"),
+        // A field that is not known may be why another one is missing.
+        (_, 0 | 1, [first, ..]) if node.state() == pb::State::Invalid => format!("{text}; warning: {first}"),
         (_, 0 | 1, _) => text,
         (_, errors, _) => format!("{text} (and {} more)", errors - 1),
     }
@@ -157,6 +159,8 @@ host2  -          UNIMPLEMENTED  -    -          -         -       -       -    
 ";
         assert_eq!(render(&out, &[waits.clone(), other], 0), expected);
         assert_eq!(state_line(&out, &waits), "PENDING LINK_MISSING: no NIC has the address 10.0.0.9");
+        let invalid = pb::NodeStatus { state: pb::State::Invalid.into(), warnings: vec!["field `interface`".into()], ..waits.clone() };
+        assert_eq!(state_line(&out, &invalid), "INVALID LINK_MISSING: no NIC has the address 10.0.0.9; warning: field `interface`");
         let fine = pb::NodeStatus { state: pb::State::Configured.into(), reason: String::new(), message: String::new(), ..waits };
         assert_eq!(state_line(&out, &fine), "CONFIGURED eth0 ATTACHED, eth1 ATTACHED");
     }

@@ -152,6 +152,12 @@ impl Handover {
         &self.journals
     }
 
+    /// The bridge that NICs are put behind.
+    #[must_use]
+    pub fn bridge(&self) -> &str {
+        &self.settings.bridge
+    }
+
     /// This boot.
     #[must_use]
     pub fn boot_id(&self) -> &str {

@@ -114,7 +114,10 @@ fn with_mac<'a>(
         (_, Some(chosen)) => Ok(chosen),
         (_, None) => Err(SelectionError::Missing {
             missing: format!("no link has the hardware address {mac}"),
-            there: listed("the links", candidates.iter().map(|c| format!("{} ({})", c.link.name, c.link.mac))),
+            there: listed(
+                "the links",
+                candidates.iter().filter(|c| c.link.mac().is_some()).map(|c| format!("{} ({})", c.link.name, c.link.mac)),
+            ),
         }),
     }
 }

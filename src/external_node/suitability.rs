@@ -51,6 +51,8 @@ pub struct Examined<'a> {
     pub nic: &'a Candidate,
     /// All links of the host.
     pub links: &'a [NicLink],
+    /// The bridge that it is to be put behind.
+    pub bridge: &'a str,
     /// Bridges of Open vSwitch that have a port of its name or of the uplink's which is not ours: that name, and the bridge.
     pub bridges: Vec<(String, String)>,
     /// Who looks after it.
@@ -68,6 +70,8 @@ pub enum Unsuitable {
     MadeByAgent(String),
     /// It is a port of another link.
     PortOf(String),
+    /// The bridge has, or is to have, its name or the uplink's.
+    IsBridge(String),
     /// Open vSwitch has a port of its name, or of the uplink's, that is not ours.
     PortTaken {
         /// The name.
@@ -102,6 +106,7 @@ impl fmt::Display for Unsuitable {
                 write!(f, "an agent has made it for a wish of its own (it is marked by {mark}): it is no NIC of the host")
             }
             Self::PortOf(master) => write!(f, "it is a port of {master}; take it out there first"),
+            Self::IsBridge(name) => write!(f, "the bridge is called {name} as well (--ovs-bridge); give it another name"),
             Self::PortTaken { port, bridge } => write!(f, "the bridge {bridge} of Open vSwitch has a port {port}; remove it there first"),
             Self::Under(links) => write!(f, "other links stand on it ({}), which would lose their way to the network", links.join(", ")),
             Self::Down => f.write_str("it is down; set it up first"),
@@ -142,6 +147,9 @@ pub fn examine(examined: &Examined<'_>) -> Result<String, Vec<Unsuitable>> {
     reasons.extend(kind(link));
     reasons.extend(mark_of_any(link.group, &link.alias).map(Unsuitable::MadeByAgent));
     reasons.extend(role(link, examined.links));
+    if link.is_called(examined.bridge) || uplink == examined.bridge {
+        reasons.push(Unsuitable::IsBridge(examined.bridge.to_owned()));
+    }
     reasons.extend(examined.bridges.iter().map(|(port, bridge)| Unsuitable::PortTaken { port: port.clone(), bridge: bridge.clone() }));
     if !link.up {
         reasons.push(Unsuitable::Down);
@@ -230,7 +238,7 @@ mod tests {
     fn examined(nic: NicLink, others: Vec<NicLink>, managers: &[Manager], allow_managed: bool) -> Result<String, Vec<Unsuitable>> {
         let candidate = Candidate { link: nic.clone(), addresses: Vec::new() };
         let links: Vec<NicLink> = std::iter::once(nic).chain(others).collect();
-        examine(&Examined { nic: &candidate, links: &links, bridges: Vec::new(), managers, allow_managed })
+        examine(&Examined { nic: &candidate, links: &links, bridge: "br-int", bridges: Vec::new(), managers, allow_managed })
     }
 
     #[test]
@@ -293,8 +301,12 @@ mod tests {
     fn a_port_of_another_bridge_is_left_there() {
         let nic = Candidate { link: link(2, "eth0"), addresses: Vec::new() };
         let bridges = vec![("eth0".to_owned(), "br-ex".to_owned())];
-        let refused = examine(&Examined { nic: &nic, links: &[], bridges, managers: &[], allow_managed: true }).unwrap_err();
-        assert_eq!(refused, [Unsuitable::PortTaken { port: "eth0".into(), bridge: "br-ex".into() }]);
+        let examined = |bridge| Examined { nic: &nic, links: &[], bridge, bridges: bridges.clone(), managers: &[], allow_managed: true };
+        let taken = Unsuitable::PortTaken { port: "eth0".into(), bridge: "br-ex".into() };
+        for bridge in ["eth0", "eth0~"] {
+            assert_eq!(examine(&examined(bridge)).unwrap_err(), [Unsuitable::IsBridge(bridge.into()), taken.clone()]);
+        }
+        assert_eq!(examine(&examined("br-int")).unwrap_err(), [taken]);
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Service {
         let timeout = wait.as_ref().map(settle::timeout).transpose()?;
         let (mut touched, mut writes): (Vec<Touched>, Vec<Write>) = (Vec::new(), Vec::new());
         for (key, value) in changes {
-            let key = keys::writable(&self.context.label, &key)?;
+            let key = if value.is_some() { keys::wish(&self.context.label, &key) } else { keys::writable(&self.context.label, &key) }?;
             touched.push(Touched { key: key.clone(), deleted: value.is_none() });
             writes.push(match value {
                 Some(value) => Write::Put(key, value),

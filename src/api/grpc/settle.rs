@@ -112,10 +112,16 @@ fn explain(context: &Context, revision: i64, applied: i64, open: &[&Touched], ti
     let Some(first) = open.first() else { return stands };
     let more = if open.len() > 1 { format!(" (and {} more)", open.len() - 1) } else { String::new() };
     let key = first.key.escape_debug();
-    let did_not = |state: State, revision: i64| {
-        format!("{stands}, but within {timeout:?} the status of `{key}`{more} did not settle: {state} of revision {revision}")
+    let did_not = |state: State, revision: i64| match first.deleted {
+        true => format!("{stands}, but within {timeout:?} the removal of `{key}`{more} did not end: {state}"),
+        false => format!("{stands}, but within {timeout:?} the status of `{key}`{more} did not settle: {state} of revision {revision}"),
     };
     match (status_of(context, &first.key), node_status_of(context, &first.key)) {
+        (None, None) if first.key.starts_with(NODE_CONFIG_PREFIX) => {
+            format!(
+                "{stands}, but within {timeout:?} the agent has not come to `{key}`{more}: it is busy with a NIC, or Open vSwitch does not answer (its log says)"
+            )
+        }
         (None, None) => format!("{stands}, but within {timeout:?} no status of `{key}`{more} appeared"),
         (Some(s), _) => did_not(s.state, s.revision),
         (None, Some(s)) if s.message.is_empty() => did_not(s.state, s.revision),

@@ -232,7 +232,7 @@ pub(super) fn one(
     let managers = managers(nic, handover, run_dir()).map_err(|error| refused(format!("{name}: {error}")))?;
     let bridges =
         [name.clone(), uplink_name(&name)].iter().filter_map(|port| Some((port.clone(), handover.foreign_bridge(port)?))).collect();
-    match examine(&Examined { nic, links, bridges, managers: &managers, allow_managed }) {
+    match examine(&Examined { nic, links, bridge: handover.bridge(), bridges, managers: &managers, allow_managed }) {
         Ok(_uplink) => Ok(name),
         Err(reasons) => {
             let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
