@@ -55,7 +55,11 @@ impl Tap {
 
     /// Waits for a frame that begins, after 14 bytes of Ethernet header, with these bytes anywhere in it.
     pub fn receives(&mut self, wanted: &[u8]) -> bool {
-        let end = Instant::now() + super::PATIENCE;
+        self.receives_within(super::PATIENCE, wanted)
+    }
+
+    fn receives_within(&mut self, limit: Duration, wanted: &[u8]) -> bool {
+        let end = Instant::now() + limit;
         let mut frame = [0; 2048];
         while Instant::now() < end {
             match self.0.read(&mut frame) {
@@ -74,16 +78,22 @@ impl Tap {
     }
 }
 
-/// Whether a datagram that is sent to an address of the TAP's subnet in this namespace comes out at the descriptor. The neighbour is made known
-/// beforehand, since nobody answers for it.
+/// Whether datagrams that are sent to an address of the TAP's subnet in this namespace come out at the descriptor. The neighbour is made known
+/// beforehand, since nobody answers for it. They are sent again and again: the kernel drops what is sent before it has seen that the TAP was opened.
 pub fn passes(host: &Host, netns: &str, link: &str, neighbour: &str, tap: &mut Tap) -> bool {
     let neigh = ["neigh", "replace", neighbour, "lladdr", "02:00:00:00:00:99", "dev", link];
-    let status = host.command(netns, "ip").args(neigh).status().expect("nsenter starts");
-    assert!(status.success(), "{neigh:?} in `{netns}`");
     let text = format!("to {neighbour} by {link}");
-    host.inside(netns, || {
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
-        socket.send_to(text.as_bytes(), (neighbour, 9)).expect("the datagram is sent");
-    });
-    tap.receives(text.as_bytes())
+    let end = Instant::now() + super::PATIENCE;
+    while Instant::now() < end {
+        let status = host.command(netns, "ip").args(neigh).status().expect("nsenter starts");
+        assert!(status.success(), "{neigh:?} in `{netns}`");
+        host.inside(netns, || {
+            let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+            socket.send_to(text.as_bytes(), (neighbour, 9)).expect("the datagram is sent");
+        });
+        if tap.receives_within(Duration::from_millis(500), text.as_bytes()) {
+            return true;
+        }
+    }
+    false
 }
