@@ -46,6 +46,12 @@ impl Host {
 }
 
 impl Tap {
+    /// Whether its link is gone, with the namespace that it was in, say.
+    pub fn is_gone(&self) -> bool {
+        // No frame is that short: nothing is sent.
+        (&self.0).write(&[0]).is_err_and(|error| error.raw_os_error() == Some(libc::EBADFD))
+    }
+
     /// It survives its last descriptor, or no longer.
     pub fn set_persistent(&self, persistent: bool) {
         #[allow(unsafe_code, reason = "no crate wraps it")]
