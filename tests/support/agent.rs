@@ -185,7 +185,16 @@ impl Agent<'_> {
 
     /// Whether it has ended, by itself or killed. [`Agent::wait`] is still to be called before it is started again.
     pub fn has_ended(&mut self) -> bool {
-        self.child.as_mut().expect("the agent was started").try_wait().expect("a child").is_some()
+        let child = self.child.as_mut().expect("the agent was started");
+        if child.try_wait().expect("a child").is_some() {
+            return true;
+        }
+        // Its sockets are closed before its end can be waited for: who was told of one must not find it alive.
+        let dying = is_dying(child.id());
+        if dying {
+            child.wait().expect("a child");
+        }
+        dying
     }
 
     /// Asks it to end and waits until it has.
@@ -404,4 +413,17 @@ impl Drop for Agent<'_> {
             eprintln!("---- log of agent {} ----\n{}---- end of log ----", self.label, self.log());
         }
     }
+}
+
+/// Whether a process was killed and is on its way out (`PF_EXITING` of proc_pid_stat(5), or SIGKILL that is pending).
+fn is_dying(pid: u32) -> bool {
+    const EXITING: u64 = 4;
+    const KILLED: u64 = 1 << (Signal::SIGKILL as u64 - 1);
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let flags = read("stat").rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    let pending = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    let is_pending = |line: &str| {
+        ["SigPnd:", "ShdPnd:"].iter().any(|word| line.starts_with(word)) && pending(line).is_some_and(|mask| mask & KILLED != 0)
+    };
+    flags.is_some_and(|flags| flags & EXITING != 0) || read("status").lines().any(is_pending)
 }
