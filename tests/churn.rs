@@ -150,6 +150,12 @@ fn namespaces_vanish_in_the_middle() {
     canaries.assert_untouched();
 }
 
+/// TAPs of ours at home, where only those of programs may be.
+fn strays(host: &Host) -> Vec<String> {
+    let links = host.links("").into_iter();
+    links.filter(|link| link.kind == "tun" && !link.name.starts_with('x')).map(|link| format!("{link:?}")).collect()
+}
+
 /// C53, with TAPs: our own, and one of a program that holds it open, in each namespace that vanishes. What was at home may come back there under its
 /// temporary name; nothing of ours ever shows up anywhere else.
 #[test]
@@ -190,10 +196,7 @@ fn namespaces_vanish_under_taps() {
         let workers: Vec<_> = (0..AT_ONCE).map(|n| scope.spawn(worker(n))).collect();
         let watch = scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let strays = host.links("").into_iter().filter(|link| link.kind == "tun" && !link.name.starts_with('x'));
-                let mut found = strays.map(|link| format!("{link:?}")).collect::<Vec<_>>();
-                found.extend(misplaced(&agent, start));
-                wrong.lock().expect("no panic").extend(found);
+                wrong.lock().expect("no panic").extend(strays(&host).into_iter().chain(misplaced(&agent, start)));
             }
         });
         let programs = workers.into_iter().map(|worker| worker.join().expect("a worker")).collect();
