@@ -194,21 +194,12 @@ impl Handover {
                         continue;
                     }
                     tracing::info!(nic, ?step, "taking a step");
-                    match step {
-                        Step::MarkDetaching => unwritten = self.mark_detaching(nic, &seen)?,
-                        Step::KeepOfNic | Step::KeepOfPort => {
-                            news.count();
-                            unwritten = self.keep(step, nic, &seen)?;
-                        }
-                        _ => {
-                            match self.perform(step, nic, &seen, purpose) {
-                                Err(HandoverError::Kernel(error)) if step == Step::CopyToNic => {
-                                    refusals.take(error, self.is_worth_it(&seen)?)?;
-                                }
-                                outcome => outcome?,
-                            }
-                            unwritten = unwritten.filter(|_| step != Step::DropJournal);
-                        }
+                    if matches!(step, Step::KeepOfNic | Step::KeepOfPort) {
+                        news.count();
+                    }
+                    match self.perform(step, nic, &seen, purpose, &mut unwritten) {
+                        Err(HandoverError::Kernel(error)) if step == Step::CopyToNic => refusals.take(error, self.is_worth_it(&seen)?)?,
+                        outcome => outcome?,
                     }
                 }
                 Next::Do(_) => return Ok(None),
@@ -334,7 +325,15 @@ impl Handover {
         (rows, Some(pair))
     }
 
-    fn perform(&mut self, step: Step, name: &str, seen: &Seen, purpose: &Purpose) -> Result<(), HandoverError> {
+    /// Takes a step. A journal that could not be written is left in `unwritten`, to go on with.
+    fn perform(
+        &mut self,
+        step: Step,
+        name: &str,
+        seen: &Seen,
+        purpose: &Purpose,
+        unwritten: &mut Option<Journal>,
+    ) -> Result<(), HandoverError> {
         let missing = |what: &str| HandoverError::NotAsWished(format!("{step:?} of {name}: {what} is gone"));
         let nic = || seen.nic.as_ref().ok_or_else(|| missing("the NIC"));
         let port = || seen.holder.as_ref().ok_or_else(|| missing("the port"));
@@ -347,8 +346,8 @@ impl Handover {
                 let again = Journal { intent: Intent::Attaching, attachment, confirmed: false, confirm_until, ..journal()? };
                 self.journals.write(&again)?;
             }
-            Step::MarkDetaching => drop(self.mark_detaching(name, seen)?),
-            Step::KeepOfNic | Step::KeepOfPort => drop(self.keep(step, name, seen)?),
+            Step::MarkDetaching => *unwritten = self.mark_detaching(name, seen)?,
+            Step::KeepOfNic | Step::KeepOfPort => *unwritten = self.keep(step, name, seen)?,
             Step::Rename => drop(self.kernel.rename(nic()?, &journal()?.uplink, &journal()?.config)?),
             Step::RenameBack => drop(self.kernel.rename(nic()?, name, &journal()?.config)?),
             Step::CreatePorts => self.create_ports(name, seen, &journal()?, purpose)?,
@@ -383,7 +382,10 @@ impl Handover {
             Step::Confirm => self.confirm(name, port()?, journal()?, purpose)?,
             Step::DeletePorts => self.delete_ports(name, seen)?,
             Step::RemoveLeftover => self.remove_leftover(port()?)?,
-            Step::DropJournal => self.journals.drop(name)?,
+            Step::DropJournal => {
+                self.journals.drop(name)?;
+                *unwritten = None;
+            }
             Step::SetJournalAside => self.journals.set_aside(name)?,
         }
         Ok(())
