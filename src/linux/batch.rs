@@ -20,7 +20,7 @@ const MOST_BYTES: usize = 32 * 1024;
 
 /// Length of `struct nlmsghdr`.
 const NETLINK_HEADER: usize = 16;
-const NLMSG_ERROR: u16 = 2;
+pub(super) const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 
 /// Whether a request modifies something; only for the counters.

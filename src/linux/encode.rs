@@ -203,3 +203,13 @@ fn address(ifindex: IfIndex, address: InterfaceAddress) -> AddressMessage {
     message.attributes = vec![AddressAttribute::Local(ip), AddressAttribute::Address(ip)];
     message
 }
+
+/// An attribute; the next one begins at a multiple of four.
+pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let mut bytes = Vec::from(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}

@@ -134,7 +134,7 @@ impl Owner {
         let named = link.alias.as_deref().and_then(|alias| self.parse_alias(alias));
         // Only a TAP can be one that someone else made for a wish.
         let named = named.filter(|(kind, _)| *kind != MarkKind::AutoTap || matches!(link.kind, LinkKind::Tun(_)));
-        let others = has_our_words(link) && named.is_none();
+        let others = named.is_none() && link.alias.as_deref().is_some_and(has_our_words);
         if others {
             // Another agent's alias; two labels may share a group (24 bits).
             Mark::Foreign
@@ -165,7 +165,7 @@ impl Owner {
 /// What marks a link as some agent's, whichever agent that is, in words; `None` when nothing does.
 #[must_use]
 pub fn mark_of_any(group: u32, alias: &str) -> Option<String> {
-    if alias.strip_prefix(ALIAS_WORD).is_some_and(|rest| rest.starts_with(':')) {
+    if has_our_words(alias) {
         return Some(format!("its alias `{}`", alias.escape_debug()));
     }
     let is_ours = [OWNED, DOOMED].contains(&(group & !GROUP_HASH));
@@ -178,8 +178,9 @@ pub fn is_marked(link: &ObservedLink) -> bool {
     mark_of_any(link.group, link.alias.as_deref().unwrap_or_default()).is_some()
 }
 
-fn has_our_words(link: &ObservedLink) -> bool {
-    link.alias.as_deref().and_then(|alias| alias.strip_prefix(ALIAS_WORD)).is_some_and(|rest| rest.starts_with(':'))
+/// Whether an alias is that of some agent.
+fn has_our_words(alias: &str) -> bool {
+    alias.strip_prefix(ALIAS_WORD).is_some_and(|rest| rest.starts_with(':'))
 }
 
 /// FNV-1a, 32 bits (draft-eastlake-fnv): the same in every version of this program, so it may be written down.

@@ -37,9 +37,9 @@ impl fmt::Display for Table {
     }
 }
 
-/// Zones of connection tracking, as Antrea has them. One for all NICs: an answer may come back by another NIC.
 /// Where the connections of our flows are tracked, by family.
 pub(super) const ZONES: [u16; 2] = [ZONE_V4, ZONE_V6];
+/// Zones of connection tracking, as Antrea has them. One for all NICs: an answer may come back by another NIC.
 const ZONE_V4: u16 = 65520;
 const ZONE_V6: u16 = 65510;
 

@@ -15,7 +15,9 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
 use crate::linux::KernelError;
-use crate::linux::batch;
+use crate::linux::batch::{self, NLMSG_ERROR};
+use crate::linux::decode;
+use crate::linux::encode::attribute;
 use crate::linux::nic::{NicKernel, sysctl};
 use crate::linux::socket::Failure;
 use crate::model::nic::NicLink;
@@ -26,7 +28,6 @@ const READ_SIZE: usize = 16 * 1024;
 
 /// `struct nlmsghdr`, and behind it `struct nfgenmsg`.
 const HEADER: usize = 16;
-const NLMSG_ERROR: u16 = 2;
 /// `NFNL_MSG_BATCH_BEGIN` and `…_END`, for the subsystem that the batch is for.
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
@@ -65,7 +66,7 @@ fn table(link: &NicLink) -> String {
 
 pub(super) fn stands(kernel: &mut NicKernel, link: &NicLink) -> Result<bool, KernelError> {
     let name = attribute(TABLE_NAME, &text(&table(link)));
-    let asked = sysctl::inside(kernel, || transact(&[message(GET_TABLE, 0, NETDEV, 0, &name)], &[0]));
+    let asked = sysctl::inside(kernel, || transact(&[message(GET_TABLE, 0, 0, NETDEV, 0, &name)], &[0]));
     // A kernel that has no tables at all has not this one.
     let none = [Errno::ENOENT, Errno::EPROTONOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
     match asked {
@@ -104,12 +105,8 @@ pub(super) fn lower(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Kernel
 
 /// All of it or nothing.
 fn change(kernel: &mut NicKernel, steps: &[(u16, &Vec<u8>)]) -> Result<(), Failure> {
-    let bound = |kind: u16| message(kind, 0, 0, SUBSYSTEM, &[]);
-    let made = steps.iter().zip(1..).map(|((kind, attributes), sequence)| {
-        let mut message = message(*kind, NLM_F_ACK | NLM_F_CREATE, NETDEV, 0, attributes);
-        message[8..12].copy_from_slice(&u32::to_ne_bytes(sequence));
-        message
-    });
+    let bound = |kind: u16| message(kind, 0, 0, 0, SUBSYSTEM, &[]);
+    let made = steps.iter().zip(1..).map(|((kind, attributes), at)| message(*kind, NLM_F_ACK | NLM_F_CREATE, at, NETDEV, 0, attributes));
     let messages: Vec<Vec<u8>> = std::iter::once(bound(BATCH_BEGIN)).chain(made).chain([bound(BATCH_END)]).collect();
     let awaited: Vec<u32> = (1..).take(steps.len()).collect();
     sysctl::inside(kernel, || transact(&messages, &awaited))
@@ -135,9 +132,8 @@ fn transact(messages: &[Vec<u8>], awaited: &[u32]) -> io::Result<()> {
             Err(error) => return Err(error),
         }
         for heard in batch::messages(&buffer) {
-            let code = heard.payload().get(..4).and_then(|bytes| Some(i32::from_ne_bytes(bytes.try_into().ok()?)));
             if heard.message_type() == NLMSG_ERROR
-                && let Some(code) = code.filter(|code| *code != 0)
+                && let Some(code) = decode::error_code(heard.payload()).filter(|code| *code != 0)
             {
                 return Err(io::Error::from_raw_os_error(code.saturating_neg()));
             }
@@ -147,24 +143,16 @@ fn transact(messages: &[Vec<u8>], awaited: &[u32]) -> io::Result<()> {
     Ok(())
 }
 
-fn message(kind: u16, flags: u16, family: u8, subsystem: u16, attributes: &[u8]) -> Vec<u8> {
+fn message(kind: u16, flags: u16, sequence: u32, family: u8, subsystem: u16, attributes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + 4 + attributes.len()).unwrap_or(u32::MAX);
     let mut bytes = Vec::from(length.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
     bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-    bytes.extend([0; 8]);
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend([0; 4]);
     bytes.extend([family, 0]);
     bytes.extend(subsystem.to_be_bytes());
     bytes.extend(attributes);
-    bytes
-}
-
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-    let mut bytes = Vec::from(length.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(value);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
     bytes
 }
 

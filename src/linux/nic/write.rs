@@ -185,13 +185,7 @@ pub(super) fn remove_link(kernel: &mut NicKernel, link: &NicLink) -> Result<(), 
 
 fn kept(kind: u16, message: &Message, flags: u16) -> Request {
     let mut payload = message.header.clone();
-    for attribute in &message.attributes {
-        let length = 4 + attribute.1.len();
-        payload.extend(u16::try_from(length).unwrap_or(u16::MAX).to_ne_bytes());
-        payload.extend(attribute.0.to_ne_bytes());
-        payload.extend(&attribute.1);
-        payload.resize(payload.len().next_multiple_of(4), 0);
-    }
+    payload.extend(message.attributes.iter().flat_map(|attribute| encode::attribute(attribute.0, &attribute.1)));
     Request::write(Body::Kept(kind, payload), flags)
 }
 
