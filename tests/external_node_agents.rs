@@ -174,3 +174,43 @@ fn what_a_lost_journal_leaves_is_cleaned() {
     assert!(!ovs.vsctl("list-ports br-int").contains("nic0"));
     nics.iter().zip([5001, 5002]).for_each(|(nic, port)| nic.passes_all_but(port, &[]));
 }
+
+/// Nor does anybody have to wish a node: what an agent has lost is given back, also when Open vSwitch comes later or another bridge is configured by now.
+#[test]
+fn what_a_lost_journal_leaves_is_cleaned_without_a_wish() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let mut ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let attach_and_lose = |agent: &mut Agent<'_>| {
+        agent.start();
+        wish(&etcd, &json!([{"name": "nic0"}]));
+        wait_attached(&etcd, &["nic0"]);
+        agent.stop();
+        fs::remove_dir_all(agent.state_dir()).expect("the folder");
+        unwish(&etcd);
+    };
+    let is_given_back = |ovs: &Ovs<'_>, when: &str| {
+        wait_plain(&host, "nic0", &before);
+        eventually(&format!("no port is left {when}"), || !ovs.vsctl("list-ports br-int").contains("nic0"));
+        nic.passes_all_but(5001, &[]);
+    };
+    let mut first = agent(&host);
+    attach_and_lose(&mut first);
+    first.start();
+    is_given_back(&ovs, "at once");
+    first.stop();
+    attach_and_lose(&mut first);
+    ovs.kill_database();
+    first.start();
+    first.wait_ready();
+    ovs.start_database();
+    is_given_back(&ovs, "when Open vSwitch came later");
+    first.stop();
+    attach_and_lose(&mut first);
+    drop(first);
+    let _other_bridge = agent(&host).with(&["--ovs-bridge", "br-new"]).started();
+    is_given_back(&ovs, "by who has another bridge");
+    assert_eq!(ovs.vsctl("list-br"), "br-int", "nobody wishes another one");
+}

@@ -1,5 +1,7 @@
-//! The external node's part of the wiring: it comes to life with the first wish for a node or the first journal, so that a host without Open vSwitch
-//! hears nothing of it.
+//! The external node's part of the wiring: it comes to life with the first wish for a node, the first journal, or what a lost one has left, so that a
+//! host without Open vSwitch hears nothing of it.
+
+mod awake;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use awake::Reason;
 use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
@@ -21,7 +24,7 @@ use crate::external_node::attachment::Heard;
 use crate::external_node::controller::diary::{Diary, NodeRecord};
 use crate::external_node::controller::inbox::NodeInbox;
 use crate::external_node::controller::names::journalled;
-use crate::external_node::controller::published::{NodesView, PublishedNodes};
+use crate::external_node::controller::published::PublishedNodes;
 use crate::external_node::controller::{Guardian, NameKeeper, NodeController, NodeParts, StoreState};
 use crate::external_node::flows::BridgeFlows;
 use crate::external_node::handover::{Handover, HandoverSettings};
@@ -120,11 +123,13 @@ pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<o
     tokio::spawn(tell_of_removals(setup.interfaces.clone(), inbox.clone()));
     let work = move || {
         let _alive: oneshot::Sender<()> = alive;
-        if !has_reason_to_live(&setup.config.state_dir, &inbox, &setup.published) {
-            return;
-        }
-        match parts(&setup, &inbox) {
-            Ok((first, mut watch)) => NodeController::new(first).run(&inbox, || match parts(&setup, &inbox) {
+        let left_on = match awake::reason_to_live(&setup, &inbox) {
+            None => return,
+            Some(Reason::Told) => None,
+            Some(Reason::LeftOn(bridge)) => Some(bridge),
+        };
+        match parts(&setup, &inbox, left_on) {
+            Ok((first, mut watch)) => NodeController::new(first).run(&inbox, || match parts(&setup, &inbox, None) {
                 Ok((next, next_watch)) => {
                     watch = next_watch;
                     Some(next)
@@ -144,30 +149,11 @@ pub(super) fn start(setup: NodeSetup, inbox: Arc<NodeInbox>) -> anyhow::Result<o
     Ok(ended)
 }
 
-/// Waits for the first journal, wish, or question about one. `false` when the agent stops first.
-fn has_reason_to_live(state_dir: &Path, inbox: &NodeInbox, published: &PublishedNodes) -> bool {
-    let journals = JournalFolder::open(state_dir).and_then(|folder| folder.all()).is_ok_and(|all| !all.is_empty());
-    let wished = |event: &StoreEvent| matches!(event, StoreEvent::InitApply(..) | StoreEvent::Apply(..));
-    journals
-        || inbox.wait_for(|batch| {
-            let listed = batch.store.iter().rev().find_map(|event| match event {
-                StoreEvent::InitDone(identity) => Some(identity.revision),
-                _ => None,
-            });
-            let reason = !batch.dry_runs.is_empty() || batch.store.iter().any(wished);
-            if let Some(applied) = listed.filter(|_| !reason) {
-                // Nobody wishes anything: that is known too.
-                published.publish(NodesView { listed: true, applied, ..NodesView::default() });
-            }
-            reason
-        })
-}
-
-/// What the controller works with, for the bridge that is in use.
-fn parts(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(NodeParts, SwitchWatch)> {
+/// What the controller works with, for the bridge that is in use; `left_on`: one with ports of ours of which no journal tells.
+fn parts(setup: &NodeSetup, inbox: &Arc<NodeInbox>, left_on: Option<String>) -> anyhow::Result<(NodeParts, SwitchWatch)> {
     let config = &setup.config;
     let journals = JournalFolder::open(&config.state_dir)?;
-    let bridge = bridge_in_use(&journals, &config.ovs.bridge)?;
+    let bridge = bridge_in_use(&journals, left_on, &config.ovs.bridge)?;
     let place = Place {
         target: config.ovs.db.clone(),
         bridge: bridge.clone(),
@@ -213,8 +199,9 @@ fn parts(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> anyhow::Result<(NodeParts
 }
 
 /// The bridge that NICs stand behind already goes before the one of the configuration: what was made there must be found, to be kept or given back.
-fn bridge_in_use(journals: &JournalFolder, configured: &str) -> anyhow::Result<String> {
-    let in_use = journals.all()?.into_iter().flatten().map(|journal| journal.bridge).find(|bridge| bridge != configured);
+fn bridge_in_use(journals: &JournalFolder, left_on: Option<String>, configured: &str) -> anyhow::Result<String> {
+    let journalled = journals.all()?.into_iter().flatten().map(|journal| journal.bridge);
+    let in_use = journalled.chain(left_on).find(|bridge| bridge != configured);
     let Some(bridge) = in_use else { return Ok(configured.to_owned()) };
     tracing::warn!(bridge, configured, "NICs stand behind another bridge than the configured one: it is used until they are given back");
     Ok(bridge)

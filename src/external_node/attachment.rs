@@ -3,9 +3,12 @@
 //! Each way behind the bridge that begins, begins a new attachment with a name of its own, which must be confirmed anew. The process that stands by is
 //! told that name: what the journal says of any other attachment does not concern it.
 
+use crate::external_node::identify::is_internal;
 use crate::external_node::journal::{Intent, Journal};
 use crate::external_node::phase::Goal;
 use crate::model::Timestamp;
+use crate::model::nic::NicLink;
+use crate::ovs::{PairView, PortState};
 
 /// How much longer than the agent itself the process that stands by waits, seconds: an agent that lives undoes it in order and says why.
 pub const GRACE: u64 = 5;
@@ -47,6 +50,17 @@ pub fn resumed(journal: &Journal, boot_id: &str, uptime: u64) -> Goal {
     if journal.intent == Intent::Detaching || unproved { Goal::Plain } else { Goal::Attached }
 }
 
+/// Whether ports of ours, of which no journal tells, stand for a NIC of this host: Open vSwitch may serve another network namespace, where an agent of
+/// the same label looks after them.
+#[must_use]
+pub fn is_left_here(host: &str, pair: &PairView, links: &[NicLink]) -> bool {
+    let has_uplink = |link: &NicLink| pair.uplink.as_ref().is_some_and(|port| port.name == link.name) && !is_internal(link);
+    let works = pair.host.as_ref().is_some_and(|port| matches!(port.state, PortState::Ready(_)));
+    // After a reboot the NIC has its own name, so that the switch cannot make the port.
+    let of_name = |link: &NicLink| link.name == host && (is_internal(link) || !works);
+    links.iter().any(|link| has_uplink(link) || of_name(link))
+}
+
 /// What had last been heard of the store at some moment.
 ///
 /// Moments are held against each other for equality alone: clocks are set, above all soon after a boot, and a host that was cut off a second ago
@@ -71,6 +85,7 @@ impl Heard {
 mod tests {
     use super::*;
     use crate::external_node::journal::tests::journal;
+    use crate::ovs::{Notes, OfPort, PortView, RowId};
 
     const INTENTS: [Intent; 3] = [Intent::Attaching, Intent::Attached, Intent::Detaching];
 
@@ -122,6 +137,28 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn ports_are_left_here_when_something_of_them_is_here() {
+        let port = |name: &str, state: PortState| PortView {
+            id: RowId::new("1"),
+            name: name.into(),
+            state,
+            mac_in_use: None,
+            mtu: None,
+            link_up: None,
+        };
+        let ready = || PortState::Ready(OfPort::new(1).unwrap());
+        let pair =
+            |state: PortState| PairView { host: Some(port("eth0", state)), uplink: Some(port("eth0~", ready())), notes: Notes::default() };
+        let link = |name: &str, kind: &str| NicLink { name: name.into(), kind: kind.into(), ..journal().nic };
+        let left = |state: PortState, link: NicLink| is_left_here("eth0", &pair(state), &[link]);
+        assert!(left(ready(), link("eth0~", "veth")) && left(ready(), link("eth0", "tun")) && left(PortState::Pending, link("eth0", "")));
+        // A port that works is in the namespace that the switch serves; this NIC only has the same name.
+        assert!(
+            !left(ready(), link("eth0", "veth")) && !left(PortState::Pending, link("eth1", "")) && !left(ready(), link("eth0~", "tun"))
+        );
     }
 
     #[test]

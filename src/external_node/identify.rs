@@ -64,7 +64,7 @@ pub(super) fn is_deaf(port: &NicLink) -> bool {
 }
 
 /// Internal ports of the kernel's datapath have a kind of their own; those of the user-space datapath are TAPs.
-fn is_internal(link: &NicLink) -> bool {
+pub(super) fn is_internal(link: &NicLink) -> bool {
     ["tun", "openvswitch"].contains(&&*link.kind)
 }
 

@@ -30,7 +30,9 @@ impl Malformed {
 pub struct RowId(Arc<str>);
 
 impl RowId {
-    pub(super) fn new(text: &str) -> Self {
+    /// As the database writes it.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 

@@ -28,6 +28,8 @@ pub struct Batch {
     pub roll_back: Vec<RollBack>,
     /// Wishes of which somebody wants to know what they would do.
     pub dry_runs: Vec<DryRun>,
+    /// The bridge on which ports of ours stand of which no journal tells.
+    pub left_on: Option<String>,
     /// The agent stops.
     pub stop: bool,
 }
@@ -54,7 +56,7 @@ pub struct DryRun {
 
 impl Batch {
     fn is_empty(&self) -> bool {
-        let told = self.kernel || self.switch || self.store_health || self.stop;
+        let told = self.kernel || self.switch || self.store_health || self.left_on.is_some() || self.stop;
         !told && self.store.is_empty() && self.confirm.is_empty() && self.roll_back.is_empty() && self.dry_runs.is_empty()
     }
 }
@@ -124,22 +126,29 @@ impl NodeInbox {
         self.change(|batch| batch.dry_runs.push(asked));
     }
 
+    /// Ports of ours stand on this bridge, and no journal tells of them.
+    pub fn left_on(&self, bridge: String) {
+        self.change(|batch| batch.left_on = Some(bridge));
+    }
+
     /// Ends the controller's loop, after the step in hand.
     pub fn stop(&self) {
         self.change(|batch| batch.stop = true);
     }
 
-    /// Waits until what has come in is a reason, and leaves all of it there: a listing may still be on its way. `false` when the agent stops first.
+    /// Waits until a reason is found in what has come in, and leaves all of it there: a listing may still be on its way. `None` when the agent stops
+    /// first.
     #[must_use]
-    pub fn wait_for(&self, reason: impl Fn(&Batch) -> bool) -> bool {
+    pub fn wait_for<T>(&self, reason: impl Fn(&Batch) -> Option<T>) -> Option<T> {
         let mut waiting = self.lock();
         while !waiting.stop {
-            if reason(&waiting) {
-                return true;
+            let found = reason(&waiting);
+            if found.is_some() {
+                return found;
             }
             waiting = self.filled.wait(waiting).unwrap_or_else(PoisonError::into_inner);
         }
-        false
+        None
     }
 
     /// Takes everything; waits for something to come in, or until the deadline.
@@ -184,7 +193,7 @@ mod tests {
     fn who_wakes_in_the_middle_of_a_listing_finds_it_whole_and_in_order() {
         let inbox = NodeInbox::new();
         inbox.store_events(vec![StoreEvent::Init, key("a")]);
-        assert!(inbox.wait_for(|batch| batch.store.contains(&key("a"))));
+        assert!(inbox.wait_for(|batch| batch.store.contains(&key("a")).then_some(())).is_some());
         inbox.store_events(vec![DONE]);
         assert_eq!(inbox.take(Instant::now()).store, [StoreEvent::Init, key("a"), DONE]);
     }
@@ -207,7 +216,7 @@ mod tests {
             stops.kernel_changed();
             stops.stop();
         });
-        assert!(!inbox.wait_for(|_| false));
+        assert_eq!(inbox.wait_for(|_| None::<()>), None);
         thread.join().expect("it ends");
     }
 }

@@ -116,7 +116,8 @@ impl NodeController {
                 return;
             }
             due = self.pass(batch, inbox);
-            if self.nics.is_empty() && std::mem::take(&mut self.parts.is_old_bridge) {
+            if self.parts.is_old_bridge && self.is_done_with_bridge() {
+                self.parts.is_old_bridge = false;
                 tracing::info!("no NIC stands behind the old bridge any more: the configured one is used from now on");
                 if let Some(parts) = turn() {
                     self.parts = parts;
@@ -124,6 +125,11 @@ impl NodeController {
                 }
             }
         }
+    }
+
+    /// Whether nothing of ours is behind the bridge, nor left on it by a journal that was lost.
+    fn is_done_with_bridge(&self) -> bool {
+        self.nics.is_empty() && self.looked && self.parts.handover.ports().is_some_and(|view| view.pairs.is_empty())
     }
 
     /// One look at everything that is due; returns when it is due again.
