@@ -1,4 +1,4 @@
-//! What somebody gives the host while its NIC is on its way behind the bridge or back is not lost, at whichever step it comes.
+//! What somebody gives the host or changes there while its NIC is on its way behind the bridge or back is not lost, at whichever step it comes.
 
 mod nic_support;
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 
 use nic_support::{BRIDGE, Mover, NoFlows, assert_reachable, furnish, mover, purpose};
-use support::Host;
+use support::{Host, eventually};
 use vnf_agent::external_node::handover::Outcome;
 use vnf_agent::external_node::phase::{Goal, Step};
 
@@ -74,4 +74,88 @@ fn what_is_given_at_any_step_comes_along() {
         assert!(seen.contains(&step), "{seen:?}");
     }
     assert!(!host.link_names("").iter().any(|name| name == "nic0~"));
+}
+
+const INSTEAD: &str = "default via 10.0.0.254 metric 50 proto static";
+const INSTEAD_6: &str = "default via 2001:db8::fe metric 77";
+
+/// Replaces both default routes by the NIC's name; which of them the kernel took.
+fn replace(host: &Host) -> [bool; 2] {
+    let link = if host.link_names("").iter().any(|name| name == "nic0") { "nic0" } else { "nic0~" };
+    // Refused where the link is down, or has no address yet.
+    [("-4", INSTEAD), ("-6", INSTEAD_6)]
+        .map(|(family, route)| host.try_run(&format!("ip {family} route replace {route} dev {link}")).is_ok())
+}
+
+/// Where default routes lead: the first of each family, by gateway, and how many there are of IPv6.
+fn defaults(host: &Host) -> (String, Vec<String>) {
+    let lines = |family: &str| -> Vec<String> {
+        let routes = host.run(&format!("ip {family} route show default"));
+        routes.split("via ").skip(1).filter_map(|rest| rest.split(' ').next()).map(str::to_owned).collect()
+    };
+    (lines("-4").first().cloned().unwrap_or_default(), lines("-6"))
+}
+
+#[test]
+fn what_is_replaced_at_any_step_stands_afterwards() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    let ovs = host.start_ovs();
+    ovs.add_bridge(BRIDGE);
+    let mut mover = mover(&ovs, &Arc::new(NoFlows::default()), "boot");
+    let mut taken_at = Vec::new();
+    for n in 1.. {
+        let mut steps = 0;
+        for goal in [Goal::Attached, Goal::Plain] {
+            let (mut number, mut at) = (0, None);
+            let outcome = mover.handover.drive("nic0", goal, &purpose(), |step, _| {
+                number += 1;
+                if number == n {
+                    at = Some((step, replace(&host)));
+                }
+                true
+            });
+            assert!(matches!(outcome, Ok(Some(Outcome::Done(_)))), "{goal:?}, replaced before step {n} ({at:?}): {outcome:#?}");
+            let Some((step, [taken, taken_6])) = at else { continue };
+            steps += 1;
+            taken_at.extend([taken, taken_6].contains(&true).then_some(step));
+            let (first, all_6) = defaults(&host);
+            assert_eq!(first, if taken { "10.0.0.254" } else { "10.0.0.1" }, "replaced before {step:?} on the way to {goal:?}");
+            let wanted = if taken_6 { "2001:db8::fe" } else { "2001:db8::1" };
+            assert_eq!(all_6, [wanted], "replaced before {step:?} on the way to {goal:?}");
+            assert_reachable(&host, &format!("after a route was replaced before {step:?}"));
+            while host.try_run("ip route del default").is_ok() {}
+            host.run("ip route add default via 10.0.0.1 metric 50 proto static dev nic0");
+            host.run("ip -6 route replace default via 2001:db8::1 metric 77 dev nic0");
+        }
+        if steps == 0 {
+            break;
+        }
+    }
+    for step in [Step::StripNic, Step::DeletePorts] {
+        assert!(taken_at.contains(&step), "{taken_at:?}");
+    }
+}
+
+/// Somebody removes the port after it was seen: what is seen then decides, and nothing has failed.
+#[test]
+fn a_port_that_goes_between_look_and_step() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    let ovs = host.start_ovs();
+    let mut mover = mover(&ovs, &Arc::new(NoFlows::default()), "boot");
+    for (goal, at) in [(Goal::Attached, Step::CopyToPort), (Goal::Plain, Step::MarkDetaching)] {
+        let mut times = 0;
+        let outcome = mover.handover.drive("nic0", goal, &purpose(), |step, _| {
+            if step == at && times == 0 {
+                times = 1;
+                ovs.vsctl(&format!("del-port {BRIDGE} nic0"));
+                eventually("its link is gone", || !host.link_names("").iter().any(|name| name == "nic0"));
+            }
+            true
+        });
+        assert!(matches!(outcome, Ok(Some(Outcome::Done(_)))), "{goal:?}: {outcome:#?}");
+        assert_eq!(times, 1, "{at:?} is on the way to {goal:?}");
+        assert_reachable(&host, &format!("{goal:?} past a port that went before {at:?}"));
+    }
 }

@@ -1,11 +1,12 @@
-//! Routes of a NIC that hang on more than the NIC: they come along, and one that cannot be put back keeps nobody from giving the NIC back.
+//! Routes of a NIC that hang on more than the NIC: they come along, and one that cannot be put back keeps nobody from giving the NIC back. Routes that the
+//! host's owner changes behind the bridge: the change stands.
 
 mod node_support;
 mod support;
 
 use node_support::*;
-use serde_json::json;
-use support::{Host, Nic, eventually, eventually_ok};
+use serde_json::{Value, json};
+use support::{Agent, Host, Nic, eventually, eventually_ok};
 
 /// A group of nexthop objects is gone with the last of its members, and its routes with it; the switch makes the port anew, and all of it is there again.
 #[test]
@@ -111,4 +112,71 @@ fn a_route_through_two_nics() {
     eventually_long("the other one, too", || if is_behind(&host, "nic1") { Err(status(&etcd)) } else { Ok(()) });
     eventually_ok("the route is as it was", || if gateways(&host) == before { Ok(()) } else { Err(gateways(&host)) });
     assert_eq!(before_6(), lines_6);
+}
+
+fn hops(host: &Host) -> Vec<String> {
+    let routes = ["-4", "-6"].map(|family| host.try_run(&format!("ip {family} route show default")).unwrap_or_default()).join("");
+    routes.split("via ").skip(1).filter_map(|rest| rest.split(' ').next()).map(str::to_owned).collect()
+}
+
+/// Waits until these are the gateways of the default routes, and the journal says so too of all that did not come beside another one.
+fn wait_hops(host: &Host, agent: &Agent<'_>, wanted: [&[&str]; 2], beside: &[&str], when: &str) {
+    let wanted = wanted.concat();
+    eventually_long(&format!("{wanted:?} are the gateways {when}"), || {
+        let journal: Value = std::fs::read(agent.state_dir().join("nic/nic0.json"))
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default();
+        let routes = journal["config"]["routes"].to_string();
+        let journalled = |gateway: &&str| routes.contains(&format!("via {gateway} ")) || beside.contains(gateway);
+        let others = ["10.199.0.1", "10.199.0.8", "10.199.0.9", "fd99:199::1", "fd99:199::8", "fd99:199::9"];
+        let mut others = others.iter().filter(|other| !wanted.contains(other));
+        let so = hops(host) == wanted && wanted.iter().all(journalled) && others.all(|other| !routes.contains(&format!("via {other} ")));
+        if so { Ok(()) } else { Err((hops(host), routes)) }
+    });
+}
+
+/// A default route that is replaced or joined by another hop is the owner's news: it is not put back, it is looked after, and it goes back with the NIC.
+#[test]
+fn a_route_that_is_replaced_stays_so() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    host.run("ip route add default via 10.199.0.1 dev nic0 metric 50");
+    host.run("ip -6 route add default via fd99:199::1 dev nic0 metric 77");
+    settled_shape(&host, "nic0");
+    let ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    let [first_6, second_6, third_6] = ["fd99:199::1", "fd99:199::9", "fd99:199::8"];
+    for (change, gateways, gateways_6) in [
+        ("ip route replace default via 10.199.0.9 dev nic0 metric 50", "10.199.0.9", &[first_6][..]),
+        ("ip -6 route replace default via fd99:199::9 dev nic0 metric 77", "10.199.0.9", &[second_6]),
+        ("ip route change default via 10.199.0.8 dev nic0 metric 50", "10.199.0.8", &[second_6]),
+        ("ip -6 route append default via fd99:199::8 dev nic0 metric 77", "10.199.0.8", &[second_6, third_6]),
+        ("ip -6 route replace default via fd99:199::8 dev nic0 metric 77", "10.199.0.8", &[third_6]),
+    ] {
+        host.run(change);
+        let beside: &[&str] = if change.contains("append") { &[third_6] } else { &[] };
+        wait_hops(&host, &agent, [&[gateways], gateways_6], beside, &format!("after {change}"));
+        wait_attached(&etcd, &["nic0"]);
+    }
+    assert_eq!(repairs(&agent), 0, "nothing of it is a fault");
+    assert!(!agent.log().contains("is not as wished after"), "{}", agent.log());
+    let now = shape(&host, "nic0");
+    // It is looked after as the former one was: when it is taken away, and when its port is made anew.
+    host.run("ip -6 route del default dev nic0");
+    eventually_long(
+        "it is repaired",
+        || if repairs(&agent) > 0 && shape(&host, "nic0") == now { Ok(()) } else { Err(shape(&host, "nic0")) },
+    );
+    ovs.vsctl("del-port br-int nic0");
+    eventually_long("it is on the new port", || {
+        if repairs(&agent) > 1 && shape(&host, "nic0") == now { Ok(()) } else { Err(shape(&host, "nic0")) }
+    });
+    wait_attached(&etcd, &["nic0"]);
+    nic.passes_all_but(5000, &[]);
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &now);
 }

@@ -10,28 +10,25 @@ mod ports;
 mod refusals;
 mod shares;
 mod survey;
+mod way;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use crate::external_node::flows::{FlowsError, PairFlows};
-use crate::external_node::handover::news::News;
-use crate::external_node::handover::refusals::Refusals;
 use crate::external_node::handover::shares::Shares;
 use crate::external_node::identify::{claimed, find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
-use crate::external_node::phase::{Goal, JournalState, NameHolder, Next, NicPlace, Observation, Rows, Share, Step, Wait, next};
+use crate::external_node::phase::{JournalState, NameHolder, NicPlace, Observation, Rows, Share, Step, Wait};
 use crate::external_node::suitability::{standing_on, uplink_name};
 use crate::linux::KernelError;
 use crate::linux::nic::NicKernel;
 use crate::model::Datapath;
-use crate::model::nic::{NicLink, difference};
+use crate::model::nic::{NicConfig, NicLink, difference};
 use crate::ovs::{Claim, Dpctl, Notes, OvsError, PairView, Switch, SwitchView};
 use survey::foreign_bridge;
 
-/// More steps than the longest way has: each may be undone by others once or twice.
-const STEPS_MAX: usize = 64;
 /// How long another process may have the NIC.
 const LOCK_WITHIN: Duration = Duration::from_secs(20);
 
@@ -105,6 +102,8 @@ pub struct Seen {
     pub claim: Option<Claim>,
     /// Names of links that others made on its port (VLANs, macvlans): they go with the port, and nobody makes them again.
     pub on_the_port: Vec<String>,
+    /// The journal's configuration with the routes that others put into the places of its own, where they did.
+    pub rerouted: Option<NicConfig>,
 }
 
 /// How a way ended.
@@ -164,58 +163,6 @@ impl Handover {
         &self.settings.boot_id
     }
 
-    /// Goes the whole way of one NIC, named by its own name. `before` is told each step before it is taken, and may stop the way there; what it is shown of
-    /// the journal cannot be changed by anybody else until the step is done.
-    ///
-    /// On the way back a journal that cannot be written is no reason to stay: the way is gone as if it were.
-    ///
-    /// # Errors
-    /// The first step that failed; what stands then is as good a beginning as any.
-    pub fn drive(
-        &mut self,
-        nic: &str,
-        goal: Goal,
-        purpose: &Purpose,
-        mut before: impl FnMut(Step, &Seen) -> bool,
-    ) -> Result<Option<Outcome>, HandoverError> {
-        let _lock = self.journals.lock(nic, LOCK_WITHIN)?;
-        let (mut unwritten, mut refusals, mut news) = (None, Refusals::default(), News::default());
-        for _ in 0..STEPS_MAX {
-            let mut seen = self.look(nic, unwritten.clone())?;
-            refusals.allow_for(&mut seen.observation);
-            news.allow_for(&mut seen.observation);
-            match next(&seen.observation, goal) {
-                Next::Do(step) if before(step, &seen) => {
-                    if let Some(refused) = refusals.instead_of(step, &seen.observation) {
-                        return Err(refused);
-                    }
-                    if self.is_outdated(step, &seen, &news)? {
-                        news.count();
-                        continue;
-                    }
-                    tracing::info!(nic, ?step, "taking a step");
-                    if matches!(step, Step::KeepOfNic | Step::KeepOfPort) {
-                        news.count();
-                    }
-                    match self.perform(step, nic, &seen, purpose, &mut unwritten) {
-                        Err(HandoverError::Kernel(error)) if step == Step::CopyToNic => refusals.take(error, self.is_worth_it(&seen)?)?,
-                        outcome => outcome?,
-                    }
-                }
-                Next::Do(_) => return Ok(None),
-                Next::Done => {
-                    if goal == Goal::Plain {
-                        // One of an earlier boot says nothing of this one.
-                        self.journals.drop(nic)?;
-                    }
-                    return Ok(Some(Outcome::Done(Box::new(seen))));
-                }
-                Next::Wait(wait) => return Ok(Some(Outcome::Wait(wait, Box::new(seen)))),
-            }
-        }
-        Err(HandoverError::NotAsWished(format!("{nic} is not as wished after {STEPS_MAX} steps: something undoes them")))
-    }
-
     /// Looks at one NIC, named by its own name.
     ///
     /// # Errors
@@ -255,7 +202,7 @@ impl Handover {
         };
         let port = holder.as_ref().filter(|_| held == NameHolder::Port);
         let port_serves = held == NameHolder::Port && matches!(rows, Rows::Ready | Rows::Unknown);
-        let Shares { on_nic, on_port, more_on_nic, more_on_port } =
+        let Shares { on_nic, on_port, more_on_nic, more_on_port, rerouted } =
             self.shares(journal.as_ref(), nic.as_ref(), port, place, port_serves)?;
         // A switch that does not answer would only keep us waiting.
         let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_alive.load(Ordering::Relaxed);
@@ -288,7 +235,7 @@ impl Handover {
             journal: journal_state,
         };
         let on_the_port = port.map(|port| standing_on(port, &links)).unwrap_or_default();
-        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port })
+        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port, rerouted })
     }
 
     fn rows(

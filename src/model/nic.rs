@@ -23,6 +23,7 @@ use message_json;
 pub mod address;
 pub mod difference;
 pub mod message;
+mod replaced;
 pub mod route;
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use crate::external_node::handover::{Handover, HandoverError, Seen};
 use crate::external_node::journal::Journal;
 use crate::external_node::phase::{NameHolder, NicPlace, Observation, Step};
-use crate::model::nic::{NicLink, difference};
+use crate::model::nic::{NicConfig, NicLink, difference};
 
 /// So often on one way something new is waited for. Who gives a link something without end must not keep a NIC from being given back.
 const MOST: usize = 8;
@@ -25,16 +25,23 @@ impl News {
         self.0 += 1;
     }
 
-    fn are_heard(&self) -> bool {
+    /// Whether there was not too much of it yet.
+    pub(super) fn are_heard(&self) -> bool {
         self.0 < MOST
     }
 }
 
 impl Handover {
-    /// Whether a link from which a step takes everything was given more since it was looked at: some programs were run in between.
+    /// Whether a link from which a step takes everything was given more since it was looked at, or routes were replaced that a step puts back or looks for: some
+    /// programs were run in between.
     pub(super) fn is_outdated(&mut self, step: Step, seen: &Seen, news: &News) -> Result<bool, HandoverError> {
         let Some(journal) = seen.journal.as_ref().filter(|_| news.are_heard()) else { return Ok(false) };
         let (nic, port) = (seen.nic.as_ref(), port(seen).filter(|_| seen.observation.nic != NicPlace::Gone));
+        if matches!(step, Step::CopyToNic | Step::CopyToPort | Step::Confirm) {
+            let links: Vec<NicConfig> = [port, nic].into_iter().flatten().map(|link| self.kernel.read(link)).collect::<Result<_, _>>()?;
+            let links: Vec<&NicConfig> = links.iter().collect();
+            return Ok(journal.config.with_replaced_routes(&links).is_some());
+        }
         let link = match step {
             Step::StripNic => nic,
             Step::StripPort | Step::DeletePorts | Step::RemoveLeftover | Step::CreatePorts => port,
@@ -52,12 +59,24 @@ impl Handover {
         let mut journal = seen.journal.clone().ok_or_else(missing)?;
         let there = self.kernel.read(from)?;
         tracing::info!(nic = name, link = from.name, found = %difference(&journal.config, &there, false), "it was given more meanwhile");
-        journal.config.take_in(&there, name);
+        let superseded = journal.config.take_in(&there, name);
         journal.config = self.for_journal(name, journal.config)?;
+        // Beside what took their places they would be as good as that.
+        let superseded = self.for_kernel(name, NicConfig { routes: superseded, ..journal.config.clone() })?;
+        self.kernel.remove_routes(&superseded, to)?;
         let unwritten = self.write_or_keep(name, journal.clone());
         let wish = self.for_kernel(name, journal.config)?;
         self.kernel.put(&wish, to, to.name == name)?;
         Ok(unwritten)
+    }
+
+    /// Writes into the journal which routes others put into the places of its own. What is returned could not be written.
+    pub(super) fn reroute(&mut self, name: &str, seen: &Seen, config: NicConfig) -> Result<Option<Journal>, HandoverError> {
+        let missing = || HandoverError::NotAsWished(format!("note other routes of {name}: the journal is gone"));
+        let journal = seen.journal.clone().ok_or_else(missing)?;
+        tracing::info!(nic = name, found = %difference(&journal.config, &config, false), "others have replaced routes: theirs are kept");
+        let config = self.for_journal(name, config)?;
+        Ok(self.write_or_keep(name, Journal { config, ..journal }))
     }
 
     /// Writes a journal; one that could not be written is returned, to go on with it all the same.

@@ -6,12 +6,13 @@ use crate::external_node::phase::{NicPlace, Share};
 use crate::model::nic::{NicConfig, NicLink, NicRoute, difference};
 
 /// Of both links.
-#[derive(Clone, Copy)]
 pub(super) struct Shares {
     pub(super) on_nic: Share,
     pub(super) on_port: Share,
     pub(super) more_on_nic: bool,
     pub(super) more_on_port: bool,
+    /// The journal's configuration with the routes that others put into the places of its own.
+    pub(super) rerouted: Option<NicConfig>,
 }
 
 impl Handover {
@@ -30,7 +31,7 @@ impl Handover {
             let given = |config: &Option<NicConfig>| config.as_ref().is_some_and(|config| !config.given_addresses().is_empty());
             let share = |all: bool| if all { Share::All } else { Share::None };
             let (on_nic, on_port) = (share(plain || given(&there)), share(given(&there_port)));
-            return Ok(Shares { on_nic, on_port, more_on_nic: false, more_on_port: false });
+            return Ok(Shares { on_nic, on_port, more_on_nic: false, more_on_port: false, rerouted: None });
         };
         let wish = &journal.config;
         let on_its_way_back = journal.intent == Intent::Detaching;
@@ -53,6 +54,8 @@ impl Handover {
         let lasting = if journal.intent == Intent::Attached { &wish.lasting() } else { wish };
         let on_port = there_port.as_ref().map_or(Share::None, |there| share(lasting, there, true));
         let has_more = |there: &Option<NicConfig>| there.as_ref().is_some_and(|there| difference(wish, there, false).has_more());
-        Ok(Shares { on_nic, on_port, more_on_nic: has_more(&there), more_on_port: has_more(&there_port) })
+        let links: Vec<&NicConfig> = [&there_port, &there].into_iter().flatten().collect();
+        let rerouted = wish.with_replaced_routes(&links);
+        Ok(Shares { on_nic, on_port, more_on_nic: has_more(&there), more_on_port: has_more(&there_port), rerouted })
     }
 }

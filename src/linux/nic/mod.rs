@@ -121,6 +121,14 @@ impl NicKernel {
         write::strip(self, link)
     }
 
+    /// Removes the routes of a configuration, and nothing else of it, from a link. One that is not there is no error.
+    ///
+    /// # Errors
+    /// The first thing that failed; the others are done all the same.
+    pub fn remove_routes(&mut self, gone: &NicConfig, link: &NicLink) -> Result<(), KernelError> {
+        write::remove_routes(self, gone, link)
+    }
+
     /// Sets a link up or down.
     ///
     /// # Errors

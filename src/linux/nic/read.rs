@@ -55,7 +55,8 @@ pub(super) fn config(kernel: &mut NicKernel, link: &NicLink) -> Result<NicConfig
     let mut routes = Vec::new();
     for family in FAMILIES {
         let found = listing(socket, &list_routes(family, index), RTM_NEWROUTE, ROUTE_HEADER)?.into_iter().filter_map(NicRoute::new);
-        routes.extend(found.filter(|route| !route.is_automatic() && (route.leads_through(index) || route.nexthop().is_some())));
+        let found = found.filter(|route| !route.is_automatic() && (route.leads_through(index) || route.nexthop().is_some()));
+        routes.extend(found.flat_map(|route| route.apart(index)));
     }
     let (mut nexthops, others): (Vec<NicNexthop>, Vec<NicNexthop>) =
         all_nexthops(socket)?.into_iter().partition(|object| object.leads_through(index));

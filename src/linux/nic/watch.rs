@@ -1,4 +1,4 @@
-//! Tells when a route of a NIC behind the bridge is gone or was replaced.
+//! Tells when a route of a NIC behind the bridge is gone, or when another one came to its place.
 //!
 //! A host may have a million routes that change all the time, so this is a socket of its own that is open only while a NIC is attached, and only the
 //! places of routes in a journal count. What was lost because too much came at once counts as a change.
@@ -9,7 +9,6 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use netlink_packet_core::NLM_F_REPLACE;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::errno::Errno;
@@ -142,8 +141,8 @@ fn follow(socket: &Socket, stop: &EventFd, slots: &Mutex<BTreeMap<String, HashSe
 /// Whether something in this datagram may have cost a watched route its place.
 fn is_told(datagram: &[u8], watched: impl Fn(&RouteSlot) -> bool) -> bool {
     batch::messages(datagram).any(|heard| {
-        let replaced = heard.message_type() == RTM_NEWROUTE && heard.flags() & NLM_F_REPLACE != 0;
-        if replaced || heard.message_type() == RTM_DELROUTE {
+        // One that is new in that place replaced it, or was joined to it.
+        if [RTM_NEWROUTE, RTM_DELROUTE].contains(&heard.message_type()) {
             let route = message(heard.payload(), ROUTE_HEADER).and_then(NicRoute::new);
             return route.is_some_and(|route| watched(&route.slot()));
         }

@@ -159,6 +159,17 @@ pub(super) fn strip(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Kernel
     problems.into_result()
 }
 
+/// Removes the routes of a configuration from a link.
+pub(super) fn remove_routes(kernel: &mut NicKernel, gone: &NicConfig, link: &NicLink) -> Result<(), KernelError> {
+    let attempted = format!("remove routes from {}", link.name);
+    let index = NicKernel::index(link).map_err(|failure| failure.attempting(attempted.clone()))?;
+    let removals: Vec<Request> =
+        gone.routes.iter().map(|route| kept(RTM_DELROUTE, &route.to_add(gone.link.ifindex, index, 0), 0)).collect();
+    let mut problems = Problems::default();
+    problems.take(kernel, &attempted, &removals);
+    problems.into_result()
+}
+
 /// Changes MTU and state of a link, in one request.
 pub(super) fn set_link(kernel: &mut NicKernel, link: &NicLink, mtu: Option<u32>, up: Option<bool>) -> Result<(), Failure> {
     let change = LinkChange { mtu, up, ..LinkChange::default() };

@@ -96,8 +96,11 @@ pub fn difference(wish: &NicConfig, there: &NicConfig, labels: bool) -> Differen
 }
 
 impl NicConfig {
-    /// Takes in what was given to another link beyond this; it bears the NIC's own `name` from now on.
-    pub fn take_in(&mut self, there: &NicConfig, name: &str) {
+    /// Takes in what was given to another link beyond this; it bears the NIC's own `name` from now on. Returns the routes that are not wished any more,
+    /// as that link has others in their places.
+    pub fn take_in(&mut self, there: &NicConfig, name: &str) -> Vec<NicRoute> {
+        let present = there.routes.iter().map(|route| route.key(there.link.ifindex)).collect();
+        let superseded = self.replace_missing(&present, &[there]);
         let found = difference(self, there, false);
         self.addresses.extend(found.given_addresses().map(|address| {
             let mut address = address.clone();
@@ -107,6 +110,7 @@ impl NicConfig {
         let (from, to) = (there.link.ifindex, self.link.ifindex);
         // Also those that the kernel made for the addresses: one that is not wished would be removed.
         self.routes.extend(found.lasting_routes().map(|route| route.on_link(from, to)));
+        superseded
     }
 }
 

@@ -91,6 +91,25 @@ impl NicRoute {
         self.0.number(RTA_NH_ID)
     }
 
+    /// The hops of an IPv6 route that lead through this link, each as a route of its own: so the kernel has them, and so they are added and removed. Any
+    /// other route as it is.
+    #[must_use]
+    pub fn apart(self, link: u32) -> Vec<Self> {
+        if !self.is_ipv6() || self.nexthop().is_some() || self.0.attribute(RTA_MULTIPATH).is_none() {
+            return vec![self];
+        }
+        let own = self.hops().into_iter().filter(|hop| hop.ifindex == link);
+        let route = |hop: Hop| {
+            let (plain, mut message) = (hop.weight == 0, self.0.clone());
+            message.set(RTA_MULTIPATH, hop.bytes());
+            if plain {
+                canonical_hops(&mut message);
+            }
+            Self(message)
+        };
+        own.map(route).collect()
+    }
+
     /// Whether the kernel keeps it by itself: cached ones, and local, broadcast, anycast and multicast ones that come with addresses.
     #[must_use]
     pub fn is_automatic(&self) -> bool {
@@ -114,6 +133,12 @@ impl NicRoute {
     #[must_use]
     pub fn is_passing(&self) -> bool {
         self.is_dhcp() || self.0.byte(PROTOCOL) == RTPROT_RA || self.expires().is_some()
+    }
+
+    /// Whether somebody on the host gave it: neither made by the kernel, nor learned from a router, nor gone by itself.
+    #[must_use]
+    pub fn is_given(&self) -> bool {
+        !self.is_kernel_made() && self.0.byte(PROTOCOL) != RTPROT_RA && !self.ends()
     }
 
     /// What no two routes of a family have in common: who takes this place takes the route's.
