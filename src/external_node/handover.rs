@@ -4,6 +4,7 @@
 //! blocks; it belongs on a thread of its own.
 
 mod datapath;
+mod given;
 mod hops;
 mod news;
 mod ports;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use crate::external_node::flows::{FlowsError, PairFlows};
+use crate::external_node::handover::given::port_of;
 use crate::external_node::handover::shares::Shares;
 use crate::external_node::identify::{claimed, find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
@@ -25,7 +27,7 @@ use crate::external_node::suitability::{standing_on, uplink_name};
 use crate::linux::KernelError;
 use crate::linux::nic::NicKernel;
 use crate::model::Datapath;
-use crate::model::nic::{NicConfig, NicLink, difference};
+use crate::model::nic::{Given, NicConfig, NicLink, difference};
 use crate::ovs::{Claim, Dpctl, Notes, OvsError, PairView, Switch, SwitchView};
 use survey::foreign_bridge;
 
@@ -104,6 +106,8 @@ pub struct Seen {
     pub on_the_port: Vec<String>,
     /// The journal's configuration with the routes that others put into the places of its own, where they did.
     pub rerouted: Option<NicConfig>,
+    /// What others gave to the port, where that is not what the journal says.
+    pub given: Option<Given>,
 }
 
 /// How a way ended.
@@ -202,7 +206,7 @@ impl Handover {
         };
         let port = holder.as_ref().filter(|_| held == NameHolder::Port);
         let port_serves = held == NameHolder::Port && matches!(rows, Rows::Ready | Rows::Unknown);
-        let Shares { on_nic, on_port, more_on_nic, more_on_port, rerouted } =
+        let Shares { on_nic, on_port, more_on_nic, more_on_port, rerouted, given } =
             self.shares(journal.as_ref(), nic.as_ref(), port, place, port_serves)?;
         // A switch that does not answer would only keep us waiting.
         let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_alive.load(Ordering::Relaxed);
@@ -235,7 +239,7 @@ impl Handover {
             journal: journal_state,
         };
         let on_the_port = port.map(|port| standing_on(port, &links)).unwrap_or_default();
-        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port, rerouted })
+        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port, rerouted, given })
     }
 
     fn rows(
@@ -310,10 +314,13 @@ impl Handover {
                 self.take_up_connections(name, seen);
                 let wish = self.for_kernel(name, wish)?;
                 self.kernel.put(&wish, port()?, true)?;
+                self.give_to_port(name, journal()?, port()?, unwritten)?;
             }
             Step::CopyToNic => {
                 let wish = self.for_kernel(name, journal()?.config)?;
-                self.kernel.put(&wish, nic()?, nic()?.name == name)?;
+                let put = self.kernel.put(&wish, nic()?, nic()?.name == name);
+                self.give(name, &journal()?, nic()?)?;
+                put?;
             }
             Step::StripNic => {
                 self.kernel.strip(nic()?)?;
@@ -321,6 +328,7 @@ impl Handover {
             }
             Step::StripPort => {
                 self.leave_datapath(seen, nic()?);
+                self.owe(name, journal()?, port()?, unwritten)?;
                 self.kernel.strip(port()?)?;
                 self.kernel.set_up(port()?, false)?;
             }
@@ -363,6 +371,7 @@ impl Handover {
             guard: self.only_listens(),
             nic: NicLink { name: name.to_owned(), ..nic.clone() },
             config,
+            given: Given::default(),
         })?;
         Ok(())
     }
@@ -391,16 +400,19 @@ impl Handover {
     fn mark_detaching(&mut self, name: &str, seen: &Seen) -> Result<Option<Journal>, HandoverError> {
         let missing = || HandoverError::NotAsWished(format!("note the way back of {name}: the journal is gone"));
         let mut journal = seen.journal.clone().ok_or_else(missing)?;
-        let port = seen.holder.as_ref().filter(|_| seen.observation.holder == NameHolder::Port && seen.observation.on_nic == Share::None);
-        if let Some(port) = port {
+        // One that has not been given all yet does not say all.
+        let says_all = |port: &&NicLink| seen.observation.on_nic == Share::None && !journal.given.is_owed_to(port.ifindex);
+        if let Some(port) = port_of(seen).filter(says_all) {
             let live = self.kernel.read(port)?;
             let live = self.for_journal(name, live)?;
             if difference(&journal.config, &live, true).has_some {
+                journal.given = Given::default();
                 journal.config = live;
                 journal.config.link.up = true;
             }
         }
-        journal.intent = Intent::Detaching;
+        journal.config = journal.everything().into_owned();
+        (journal.intent, journal.given) = (Intent::Detaching, Given::default());
         Ok(self.write_or_keep(name, journal))
     }
 

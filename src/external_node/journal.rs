@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::external_node::lock::{self, NicLock};
-use crate::model::nic::{NicConfig, NicLink};
+use crate::model::nic::{Given, NicConfig, NicLink};
 
 /// Version of the form below. A journal of another version is not guessed at.
 const VERSION: u32 = 1;
@@ -66,6 +66,9 @@ pub struct Journal {
     pub nic: NicLink,
     /// The configuration that the host must have, wherever it stands. Its `link` is the one that it was read from.
     pub config: NicConfig,
+    /// What others gave to the port while it is attached, as it was seen last.
+    #[serde(default)]
+    pub given: Given,
 }
 
 impl Journal {
@@ -311,6 +314,7 @@ pub(crate) mod tests {
             guard: true,
             nic: config.link.clone(),
             config,
+            given: Given::default(),
         }
     }
 

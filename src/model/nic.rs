@@ -22,6 +22,7 @@ use message_json;
 
 pub mod address;
 pub mod difference;
+pub mod given;
 pub mod message;
 mod replaced;
 pub mod route;
@@ -32,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use address::NicAddress;
 pub use difference::{Difference, difference};
+pub use given::Given;
 pub use message::{Attribute, Message};
 pub use route::{NicNexthop, NicRoute, RouteSlot};
 

@@ -126,8 +126,9 @@ impl NodeController {
 
     /// Until it is watched again, what nobody tells of is found by the regular look.
     fn watch_routes(&mut self, name: &str, attached: Option<&Seen>) {
-        let routes = attached.and_then(|seen| seen.journal.as_ref()).into_iter().flat_map(|journal| &journal.config.routes);
-        if let Err(error) = self.parts.routes.watch(name, routes) {
+        let attached = attached.and_then(|seen| Some((seen.holder.as_ref()?.ifindex, seen.journal.as_ref()?)));
+        let Some((port, journal)) = attached else { return self.parts.routes.forget(name) };
+        if let Err(error) = self.parts.routes.watch(name, port, journal.config.routes.iter()) {
             tracing::warn!(nic = name, %error, "routes are not watched");
         }
     }

@@ -252,7 +252,7 @@ fn interface(parts: &NodeParts, name: &str, chosen: Option<&Chosen>, seen: &Seen
     let PairView { host, uplink, .. } = &pair;
     let journal = seen.journal.as_ref();
     let link = journal.map(|journal| &journal.nic).or(seen.nic.as_ref());
-    let addresses = journal.map(|journal| journal.config.addresses.clone()).unwrap_or_default();
+    let addresses = journal.map(|journal| [&*journal.config.addresses, &journal.given.addresses].concat()).unwrap_or_default();
     NodeInterfaceStatus {
         name: name.to_owned(),
         entity: chosen.map(|chosen| chosen.entity.to_string()).unwrap_or_default(),

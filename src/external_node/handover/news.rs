@@ -1,9 +1,10 @@
 //! What somebody gives to a link while its NIC is on its way: taken along before anything is taken from there.
 
+use crate::external_node::handover::given::port_of as port;
 use crate::external_node::handover::{Handover, HandoverError, Seen};
-use crate::external_node::journal::Journal;
-use crate::external_node::phase::{NameHolder, NicPlace, Observation, Step};
-use crate::model::nic::{NicConfig, NicLink, difference};
+use crate::external_node::journal::{Intent, Journal};
+use crate::external_node::phase::{NicPlace, Observation, Step};
+use crate::model::nic::{Given, NicConfig, difference};
 
 /// So often on one way something new is waited for. Who gives a link something without end must not keep a NIC from being given back.
 const MOST: usize = 8;
@@ -48,7 +49,7 @@ impl Handover {
             _ => None,
         };
         let Some(link) = link else { return Ok(false) };
-        Ok(self.kernel.compare(&journal.config, link, false)?.has_more())
+        Ok(self.kernel.compare(&journal.everything(), link, false)?.has_more())
     }
 
     /// Writes into the journal what one link was given beyond it, and gives it to the other one. What is returned could not be written.
@@ -59,6 +60,15 @@ impl Handover {
         let mut journal = seen.journal.clone().ok_or_else(missing)?;
         let there = self.kernel.read(from)?;
         tracing::info!(nic = name, link = from.name, found = %difference(&journal.config, &there, false), "it was given more meanwhile");
+        if journal.intent == Intent::Attached {
+            // Theirs, as all that comes while it is attached.
+            let more = Given::seen(&journal.config, &there, name, true);
+            let known = step == Step::KeepOfPort && !journal.given.is_owed_to(from.ifindex);
+            journal.given = if known { more } else { std::mem::take(&mut journal.given).joined(more) };
+            let unwritten = self.write_or_keep(name, journal.clone());
+            self.give(name, &journal, to)?;
+            return Ok(unwritten);
+        }
         let superseded = journal.config.take_in(&there, name);
         journal.config = self.for_journal(name, journal.config)?;
         // Beside what took their places they would be as good as that.
@@ -86,8 +96,4 @@ impl Handover {
             journal
         })
     }
-}
-
-fn port(seen: &Seen) -> Option<&NicLink> {
-    seen.holder.as_ref().filter(|_| seen.observation.holder == NameHolder::Port)
 }

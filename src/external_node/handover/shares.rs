@@ -1,9 +1,10 @@
 //! How much of the journal's configuration each link has, and what it has beyond it.
 
+use crate::external_node::handover::given::is_owed;
 use crate::external_node::handover::{Handover, HandoverError};
 use crate::external_node::journal::{Intent, Journal};
 use crate::external_node::phase::{NicPlace, Share};
-use crate::model::nic::{NicConfig, NicLink, NicRoute, difference};
+use crate::model::nic::{Given, NicConfig, NicLink, NicRoute, difference};
 
 /// Of both links.
 pub(super) struct Shares {
@@ -13,6 +14,8 @@ pub(super) struct Shares {
     pub(super) more_on_port: bool,
     /// The journal's configuration with the routes that others put into the places of its own.
     pub(super) rerouted: Option<NicConfig>,
+    /// What others gave to the port, where that is not what the journal says.
+    pub(super) given: Option<Given>,
 }
 
 impl Handover {
@@ -31,7 +34,7 @@ impl Handover {
             let given = |config: &Option<NicConfig>| config.as_ref().is_some_and(|config| !config.given_addresses().is_empty());
             let share = |all: bool| if all { Share::All } else { Share::None };
             let (on_nic, on_port) = (share(plain || given(&there)), share(given(&there_port)));
-            return Ok(Shares { on_nic, on_port, more_on_nic: false, more_on_port: false, rerouted: None });
+            return Ok(Shares { on_nic, on_port, more_on_nic: false, more_on_port: false, rerouted: None, given: None });
         };
         let wish = &journal.config;
         let on_its_way_back = journal.intent == Intent::Detaching;
@@ -52,10 +55,18 @@ impl Handover {
         };
         // What came along for a time only may go again, once it is there.
         let lasting = if journal.intent == Intent::Attached { &wish.lasting() } else { wish };
-        let on_port = there_port.as_ref().map_or(Share::None, |there| share(lasting, there, true));
-        let has_more = |there: &Option<NicConfig>| there.as_ref().is_some_and(|there| difference(wish, there, false).has_more());
+        let on_port = match there_port.as_ref().map(|there| (share(lasting, there, true), there)) {
+            None => Share::None,
+            Some((Share::All, there)) if is_owed(journal, there) => Share::Part,
+            Some((share, _)) => share,
+        };
+        let everything = journal.everything();
+        let has_more = |there: &Option<NicConfig>| there.as_ref().is_some_and(|there| difference(&everything, there, false).has_more());
+        let given =
+            there_port.as_ref().filter(|_| journal.intent == Intent::Attached).map(|there| Given::seen(wish, there, journal.name(), false));
+        let given = given.filter(|given| !given.is_as(&journal.given));
         let links: Vec<&NicConfig> = [&there_port, &there].into_iter().flatten().collect();
         let rerouted = wish.with_replaced_routes(&links);
-        Ok(Shares { on_nic, on_port, more_on_nic: has_more(&there), more_on_port: has_more(&there_port), rerouted })
+        Ok(Shares { on_nic, on_port, more_on_nic: has_more(&there), more_on_port: has_more(&there_port), rerouted, given })
     }
 }

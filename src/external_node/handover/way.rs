@@ -104,6 +104,8 @@ impl Handover {
                 if goal == Goal::Plain {
                     // One of an earlier boot says nothing of this one.
                     self.journals.drop(nic)?;
+                } else {
+                    self.follow(nic, &mut seen);
                 }
                 Ok(Some(Some(Outcome::Done(Box::new(seen)))))
             }

@@ -1,7 +1,7 @@
 //! Tells when a route of a NIC behind the bridge is gone, or when another one came to its place.
 //!
 //! A host may have a million routes that change all the time, so this is a socket of its own that is open only while a NIC is attached, and only the
-//! places of routes in a journal count. What was lost because too much came at once counts as a change.
+//! places of routes in a journal, and what people give to or take from the port, count. What was lost because too much came at once counts as a change.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -35,8 +35,22 @@ const READ_SIZE: usize = 128 * 1024;
 pub struct RouteWatch {
     netns: NetnsHandle,
     told: Arc<dyn Fn() + Send + Sync>,
-    slots: Arc<Mutex<BTreeMap<String, HashSet<RouteSlot>>>>,
+    watched: Arc<Mutex<BTreeMap<String, Watched>>>,
     listening: Option<Listening>,
+}
+
+/// What is watched of one NIC.
+#[derive(Default)]
+struct Watched {
+    /// The index of its port.
+    port: u32,
+    slots: HashSet<RouteSlot>,
+}
+
+impl Watched {
+    fn concerns(&self, route: &NicRoute) -> bool {
+        self.slots.contains(&route.slot()) || (route.is_given_by_hand() && route.leads_through(self.port))
+    }
 }
 
 struct Listening {
@@ -48,30 +62,32 @@ impl RouteWatch {
     /// Calls `told`, on a thread of its own, when a route that is watched may be gone. Nothing is opened before there is something to watch.
     #[must_use]
     pub fn new(netns: NetnsHandle, told: Arc<dyn Fn() + Send + Sync>) -> Self {
-        Self { netns, told, slots: Arc::default(), listening: None }
+        Self { netns, told, watched: Arc::default(), listening: None }
     }
 
-    /// Watches these routes of a NIC, in the place of those that were watched before; none: it is not watched any more.
+    /// Watches these routes of a NIC, and those that people give to its port or take from it, in the place of what was watched before.
     ///
     /// # Errors
     /// When the kernel cannot be listened to; it is tried again the next time.
-    pub fn watch<'r>(&mut self, nic: &str, routes: impl Iterator<Item = &'r NicRoute>) -> Result<(), KernelError> {
-        let wanted: HashSet<RouteSlot> = routes.map(NicRoute::slot).collect();
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if wanted.is_empty() {
-            slots.remove(nic);
-        } else {
-            slots.insert(nic.to_owned(), wanted);
-        }
-        let idle = slots.is_empty();
-        drop(slots);
-        if idle {
-            self.listening = None;
-        } else if self.listening.as_ref().is_none_or(Listening::has_ended) {
+    pub fn watch<'r>(&mut self, nic: &str, port: u32, routes: impl Iterator<Item = &'r NicRoute>) -> Result<(), KernelError> {
+        let slots = routes.map(NicRoute::slot).collect();
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(nic.to_owned(), Watched { port, slots });
+        if self.listening.as_ref().is_none_or(Listening::has_ended) {
             let listening = self.listen().map_err(|failure| failure.attempting("listen to changes of routes"))?;
             self.listening = Some(listening);
         }
         Ok(())
+    }
+
+    /// Watches a NIC no more.
+    pub fn forget(&mut self, nic: &str) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.remove(nic);
+        let idle = watched.is_empty();
+        drop(watched);
+        if idle {
+            self.listening = None;
+        }
     }
 
     fn listen(&self) -> Result<Listening, Failure> {
@@ -85,8 +101,8 @@ impl RouteWatch {
             Ok(socket)
         })?;
         let stop = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(io::Error::from)?);
-        let (stopped, slots, told) = (Arc::clone(&stop), Arc::clone(&self.slots), Arc::clone(&self.told));
-        let work = move || follow(&socket, &stopped, &slots, &*told);
+        let (stopped, watched, told) = (Arc::clone(&stop), Arc::clone(&self.watched), Arc::clone(&self.told));
+        let work = move || follow(&socket, &stopped, &watched, &*told);
         let thread = Some(thread::Builder::new().name("route-watch".into()).spawn(work)?);
         Ok(Listening { stop, thread })
     }
@@ -108,7 +124,7 @@ impl Drop for Listening {
     }
 }
 
-fn follow(socket: &Socket, stop: &EventFd, slots: &Mutex<BTreeMap<String, HashSet<RouteSlot>>>, told: &dyn Fn()) {
+fn follow(socket: &Socket, stop: &EventFd, watched: &Mutex<BTreeMap<String, Watched>>, told: &dyn Fn()) {
     let mut buffer = vec![0u8; READ_SIZE];
     loop {
         let mut fds = [PollFd::new(socket.as_fd(), PollFlags::POLLIN), PollFd::new(stop.as_fd(), PollFlags::POLLIN)];
@@ -120,10 +136,9 @@ fn follow(socket: &Socket, stop: &EventFd, slots: &Mutex<BTreeMap<String, HashSe
         }
         match socket.recv_from(&mut &mut buffer[..], MSG_DONTWAIT) {
             Ok((length, _)) => {
-                let slots = slots.lock().unwrap_or_else(PoisonError::into_inner);
-                let watched = |slot: &RouteSlot| slots.values().any(|of_nic| of_nic.contains(slot));
-                if is_told(&buffer[..length], watched) {
-                    drop(slots);
+                let watched = watched.lock().unwrap_or_else(PoisonError::into_inner);
+                if is_told(&buffer[..length], |route| watched.values().any(|of_nic| of_nic.concerns(route))) {
+                    drop(watched);
                     told();
                 }
             }
@@ -138,13 +153,13 @@ fn follow(socket: &Socket, stop: &EventFd, slots: &Mutex<BTreeMap<String, HashSe
     }
 }
 
-/// Whether something in this datagram may have cost a watched route its place.
-fn is_told(datagram: &[u8], watched: impl Fn(&RouteSlot) -> bool) -> bool {
+/// Whether something in this datagram is a route that is watched, or may have cost one its place.
+fn is_told(datagram: &[u8], concerns: impl Fn(&NicRoute) -> bool) -> bool {
     batch::messages(datagram).any(|heard| {
         // One that is new in that place replaced it, or was joined to it.
         if [RTM_NEWROUTE, RTM_DELROUTE].contains(&heard.message_type()) {
             let route = message(heard.payload(), ROUTE_HEADER).and_then(NicRoute::new);
-            return route.is_some_and(|route| watched(&route.slot()));
+            return route.is_some_and(|route| concerns(&route));
         }
         // The routes that used it are gone without a word.
         heard.message_type() == RTM_DELNEXTHOP

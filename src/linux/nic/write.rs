@@ -123,8 +123,8 @@ fn put_routes(
     let neighbours: Vec<Request> = neighbours.collect();
     problems.take(kernel, &format!("put neighbour entries onto {}", link.name), &neighbours);
     // Connected routes that the kernel made for the addresses and that the wish has otherwise (another metric) or not at all.
-    let unwished = differing.extra_routes.iter().filter(|route| route.is_kernel_made());
-    let unwished: Vec<Request> = unwished.map(|route| kept(RTM_DELROUTE, &route.to_add(link.ifindex, index, 0), 0)).collect();
+    let unwished: Vec<Request> =
+        differing.unwished_routes().map(|route| kept(RTM_DELROUTE, &route.to_add(link.ifindex, index, 0), 0)).collect();
     problems.take(kernel, &attempted, &unwished);
     Ok(())
 }

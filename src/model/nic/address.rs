@@ -22,6 +22,8 @@ const FLAGS: usize = 2;
 const INDEX: usize = 4;
 
 const SECONDARY: u32 = 0x01;
+/// The same bit, of an IPv6 address.
+const TEMPORARY: u32 = 0x01;
 const NODAD: u32 = 0x02;
 const DADFAILED: u32 = 0x08;
 const HOMEADDRESS: u32 = 0x10;
@@ -102,6 +104,42 @@ impl NicAddress {
     #[must_use]
     pub fn is_passing(&self) -> bool {
         self.lifetimes().1.is_some() || self.proto() == Some(PROTO_RA)
+    }
+
+    /// Whether the kernel gave it because of what a router told, or made it by itself: nobody else has to.
+    #[must_use]
+    pub fn is_learned(&self) -> bool {
+        let temporary = self.is_ipv6() && self.flags() & TEMPORARY != 0;
+        temporary || self.proto() == Some(PROTO_RA) || self.is_kernel_link_local()
+    }
+
+    /// Whether this is the network of the address, or of the other end of its line.
+    #[must_use]
+    pub fn has_network(&self, family: u8, length: u8, network: &[u8]) -> bool {
+        let far = self.0.attribute(IFA_ADDRESS).or_else(|| self.0.attribute(IFA_LOCAL)).unwrap_or_default();
+        let masked = far.iter().enumerate().map(|(at, octet)| {
+            let bits = usize::from(length).saturating_sub(at * 8).min(8);
+            u8::try_from(u16::from(*octet) & (0xff00 >> bits)).unwrap_or_default()
+        });
+        (self.0.byte(0), self.0.byte(PREFIX)) == (family, length) && masked.eq(network.iter().copied())
+    }
+
+    /// The same address as it would have been read so many seconds earlier.
+    #[must_use]
+    pub fn as_read_earlier(&self, seconds: u64) -> Self {
+        let mut message = self.0.clone();
+        if let Some(info) = self.0.attribute(IFA_CACHEINFO) {
+            let earlier = u32::try_from(seconds).unwrap_or(FOREVER);
+            let longer = |at: usize| {
+                let left = number_at(info, at).unwrap_or(FOREVER);
+                // Nothing that ends may end never.
+                if left == FOREVER { left } else { left.saturating_add(earlier).min(FOREVER - 1) }
+            };
+            let bytes: Vec<u8> =
+                [longer(0), longer(4)].into_iter().flat_map(u32::to_ne_bytes).chain(info.iter().skip(8).copied()).collect();
+            message.set(IFA_CACHEINFO, bytes);
+        }
+        Self(message)
     }
 
     fn proto(&self) -> Option<u8> {

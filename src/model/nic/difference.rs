@@ -58,12 +58,24 @@ impl Difference {
         self.given_addresses().next().is_some() || self.lasting_routes().any(|route| !route.is_kernel_made())
     }
 
-    fn given_addresses(&self) -> impl Iterator<Item = &NicAddress> {
+    pub(super) fn given_addresses(&self) -> impl Iterator<Item = &NicAddress> {
         self.extra_addresses.iter().filter(|address| !address.is_kernel_link_local())
     }
 
-    fn lasting_routes(&self) -> impl Iterator<Item = &NicRoute> {
+    pub(super) fn lasting_routes(&self) -> impl Iterator<Item = &NicRoute> {
         self.extra_routes.iter().filter(|route| !route.ends() && route.nexthop().is_none())
+    }
+
+    /// Whether an address or a route is not there.
+    #[must_use]
+    pub fn lacks_some(&self) -> bool {
+        !self.missing_addresses.is_empty() || !self.missing_routes.is_empty()
+    }
+
+    /// Routes that the kernel made and nobody wishes, other than those of addresses that others gave.
+    pub fn unwished_routes(&self) -> impl Iterator<Item = &NicRoute> {
+        let of_others = |route: &NicRoute| self.extra_addresses.iter().any(|address| route.is_of(address));
+        self.extra_routes.iter().filter(move |route| route.is_kernel_made() && !of_others(route))
     }
 
     /// Whether every wished address is there as it is wished.

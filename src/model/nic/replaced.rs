@@ -77,7 +77,7 @@ fn keys(config: &NicConfig) -> impl Iterator<Item = RouteKey> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::model::nic::{Attribute, Message, NicLink, NicNexthop};
 
@@ -87,7 +87,7 @@ mod tests {
     const NH_ID: u16 = 30;
     const STATIC: u8 = 4;
 
-    fn config(ifindex: u32, routes: Vec<NicRoute>) -> NicConfig {
+    pub(in crate::model::nic) fn config(ifindex: u32, routes: Vec<NicRoute>) -> NicConfig {
         let link = NicLink {
             name: format!("link{ifindex}"),
             ifindex,
@@ -116,7 +116,7 @@ mod tests {
     }
 
     /// A default route through a link.
-    fn route(link: u32, gateway: u8, metric: u32, protocol: u8) -> NicRoute {
+    pub(in crate::model::nic) fn route(link: u32, gateway: u8, metric: u32, protocol: u8) -> NicRoute {
         let attributes = vec![
             Attribute(OIF, link.to_ne_bytes().to_vec()),
             Attribute(GATEWAY, vec![10, 0, 0, gateway]),

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::IfIndex;
+use crate::model::nic::NicAddress;
 use crate::model::nic::message::{Attribute, Message, ip, number_at};
 
 const RTA_DST: u16 = 1;
@@ -30,8 +31,11 @@ const HEADER: usize = 12;
 
 const AF_INET6: u8 = 10;
 const RTPROT_KERNEL: u8 = 2;
+const RTPROT_BOOT: u8 = 3;
+const RTPROT_STATIC: u8 = 4;
 const RTPROT_RA: u8 = 9;
 const RTPROT_DHCP: u8 = 16;
+const RTPROT_KEEPALIVED: u8 = 18;
 const RTN_UNICAST: u8 = 1;
 const RTM_F_CLONED: u32 = 0x200;
 /// The only flag of a nexthop that people give.
@@ -139,6 +143,19 @@ impl NicRoute {
     #[must_use]
     pub fn is_given(&self) -> bool {
         !self.is_kernel_made() && self.0.byte(PROTOCOL) != RTPROT_RA && !self.ends()
+    }
+
+    /// Whether people gave it, or a program that leaves it to others: no daemon puts it up again.
+    #[must_use]
+    pub fn is_given_by_hand(&self) -> bool {
+        [RTPROT_BOOT, RTPROT_STATIC, RTPROT_KEEPALIVED].contains(&self.0.byte(PROTOCOL)) && !self.ends()
+    }
+
+    /// Whether the kernel made it as the network of this address.
+    #[must_use]
+    pub fn is_of(&self, address: &NicAddress) -> bool {
+        let destination = self.0.attribute(RTA_DST).unwrap_or_default();
+        self.is_kernel_made() && address.has_network(self.0.byte(0), self.0.byte(DST_LENGTH), destination)
     }
 
     /// What no two routes of a family have in common: who takes this place takes the route's.

@@ -1,0 +1,97 @@
+//! What others give to the port while its NIC is attached. It is theirs: the journal follows it as long as the port stands, and gives it back only where
+//! the port was taken away from under it.
+
+use std::borrow::Cow;
+
+use crate::external_node::handover::{Handover, HandoverError, Seen};
+use crate::external_node::journal::{Intent, Journal};
+use crate::external_node::phase::NameHolder;
+use crate::linux::nic::NicKernel;
+use crate::model::nic::{Given, NicConfig, NicLink, difference};
+
+impl Journal {
+    /// Everything that the host has: what was found on the NIC, and what others gave to the port since.
+    pub(super) fn everything(&self) -> Cow<'_, NicConfig> {
+        if self.given.is_empty() {
+            Cow::Borrowed(&self.config)
+        } else {
+            Cow::Owned(self.config.with_given(&self.given, NicKernel::uptime()))
+        }
+    }
+}
+
+/// Whether a port lacks what it has not been given yet.
+pub(super) fn is_owed(journal: &Journal, port: &NicConfig) -> bool {
+    let owed = journal.intent == Intent::Attached && journal.given.is_owed_to(port.link.ifindex);
+    owed && difference(&journal.everything(), port, false).lacks_some()
+}
+
+impl Handover {
+    /// Gives what others gave to the port that is here now, once: what it cannot have is told of and no more. Nobody may have to wait for it.
+    pub(super) fn give_to_port(
+        &mut self,
+        name: &str,
+        mut journal: Journal,
+        port: &NicLink,
+        unwritten: &mut Option<Journal>,
+    ) -> Result<(), HandoverError> {
+        if journal.intent != Intent::Attached || !journal.given.is_owed_to(port.ifindex) {
+            return Ok(());
+        }
+        self.give(name, &journal, port)?;
+        let there = self.kernel.read(port)?;
+        journal.given = Given::seen(&journal.config, &there, name, false);
+        journal.given.port = port.ifindex;
+        *unwritten = self.write_or_keep(name, journal);
+        Ok(())
+    }
+
+    /// Gives it to a link, beside what was found; no failure of it is one of the way.
+    pub(super) fn give(&mut self, name: &str, journal: &Journal, to: &NicLink) -> Result<(), HandoverError> {
+        if journal.intent != Intent::Attached || journal.given.is_empty() {
+            return Ok(());
+        }
+        let lasting = Journal { config: journal.config.lasting(), ..journal.clone() };
+        let wish = self.for_kernel(name, lasting.everything().into_owned())?;
+        if let Err(error) = self.kernel.put(&wish, to, to.name == name) {
+            tracing::warn!(nic = name, link = to.name, %error, "not all that others had given to the port could be given again");
+        }
+        Ok(())
+    }
+
+    /// Notes that what the port was given is to be given again, as it is about to be taken from it.
+    pub(super) fn owe(
+        &mut self,
+        name: &str,
+        mut journal: Journal,
+        port: &NicLink,
+        unwritten: &mut Option<Journal>,
+    ) -> Result<(), HandoverError> {
+        if journal.intent != Intent::Attached || journal.given.is_owed_to(port.ifindex) {
+            return Ok(());
+        }
+        let there = self.kernel.read(port)?;
+        let given = Given { port: 0, ..Given::seen(&journal.config, &there, name, true) };
+        if given != journal.given && !(given.is_empty() && journal.given.is_empty()) {
+            journal.given = given;
+            *unwritten = self.write_or_keep(name, journal);
+        }
+        Ok(())
+    }
+
+    /// Notes what others have given to the port, or taken from it, since it was noted last.
+    pub(super) fn follow(&self, name: &str, seen: &mut Seen) {
+        let (Some(journal), Some(given)) = (&mut seen.journal, seen.given.take()) else { return };
+        let (addresses, routes) = (given.addresses.len(), given.routes.len());
+        journal.given = given;
+        match self.journals.write(journal) {
+            Ok(()) => tracing::info!(nic = name, addresses, routes, "what others gave to the port is noted"),
+            Err(error) => tracing::warn!(nic = name, %error, "what others gave to the port could not be noted"),
+        }
+    }
+}
+
+/// The port that stands for a NIC.
+pub(super) fn port_of(seen: &Seen) -> Option<&NicLink> {
+    seen.holder.as_ref().filter(|_| seen.observation.holder == NameHolder::Port)
+}
