@@ -21,8 +21,9 @@ fn noted(host: &Host, agent: &Agent<'_>) -> (usize, usize, String) {
     let text = std::fs::read(agent.state_dir().join("nic/nic0.json")).unwrap_or_default();
     let journal: Value = serde_json::from_slice(&text).unwrap_or_default();
     let given = &journal["given"];
-    if given["port"].to_string() != index(host, "nic0") {
-        return (0, 0, format!("of another port than {}: {given}", index(host, "nic0")));
+    let (noted_on, port) = (given["port"].to_string(), index(host, "nic0"));
+    if noted_on != port {
+        return (0, 0, format!("of another port than {port}: {given}"));
     }
     let routes = given["routes"].as_array().map(|routes| routes.iter().filter(|route| !route[0].to_string().contains("proto 2\"")).count());
     (given["addresses"].as_array().map_or(0, Vec::len), routes.unwrap_or_default(), given.to_string())

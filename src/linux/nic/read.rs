@@ -50,8 +50,7 @@ pub(super) fn config(kernel: &mut NicKernel, link: &NicLink) -> Result<NicConfig
     let found = super::links::all(socket)?.into_iter().find(|found| found.ifindex == link.ifindex);
     let now = found.ok_or_else(|| Failure::new(Errno::ENODEV, "the link is gone"))?;
     let index = link.ifindex;
-    let addresses = listing(socket, &encode::list_addresses(link.index()), RTM_NEWADDR, ADDRESS_HEADER)?;
-    let addresses = addresses.into_iter().filter_map(NicAddress::new).filter(|address| address.ifindex() == index).collect();
+    let addresses = addresses(socket, link)?;
     let mut routes = Vec::new();
     for family in FAMILIES {
         let found = listing(socket, &list_routes(family, index), RTM_NEWROUTE, ROUTE_HEADER)?.into_iter().filter_map(NicRoute::new);
@@ -65,6 +64,12 @@ pub(super) fn config(kernel: &mut NicKernel, link: &NicLink) -> Result<NicConfig
     let neighbours = neighbours(socket, index)?;
     let rules = rules(socket, &now.name)?;
     Ok(NicConfig { link: now, sysctls, addresses, nexthops, routes, neighbours, rules, taken_at: uptime() })
+}
+
+/// The addresses of one link; none where it is gone.
+pub(super) fn addresses(socket: &mut RouteSocket, link: &NicLink) -> Result<Vec<NicAddress>, Failure> {
+    let found = listing(socket, &encode::list_addresses(link.index()), RTM_NEWADDR, ADDRESS_HEADER)?;
+    Ok(found.into_iter().filter_map(NicAddress::new).filter(|address| address.ifindex() == link.ifindex).collect())
 }
 
 /// All nexthop objects, whichever way they lead.

@@ -85,14 +85,16 @@ fn prepare(kernel: &mut NicKernel, link: &NicLink, differing: &Difference) -> Re
 fn settle(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink) -> Result<(), KernelError> {
     let wished: HashSet<_> = wish.addresses.iter().filter_map(NicAddress::address).collect();
     let deadline = Instant::now() + SETTLE_WITHIN;
+    let attempted = || format!("take the addresses of {} into use", link.name);
     loop {
-        let there = kernel.read(link)?.addresses;
+        // Nothing else is read: this is asked every few milliseconds.
+        let there = kernel.socket().and_then(|socket| read::addresses(socket, link)).map_err(|failure| failure.attempting(attempted()))?;
         let unusable: Vec<_> =
             there.iter().filter(|a| a.is_unusable()).filter_map(NicAddress::address).filter(|a| wished.contains(a)).collect();
         let Some(first) = unusable.first() else { return Ok(()) };
         if Instant::now() > deadline {
             let words = format!("{first} is still tentative, or another host has it");
-            return Err(Failure::new(Errno::EADDRINUSE, words).attempting(format!("take the addresses of {} into use", link.name)));
+            return Err(Failure::new(Errno::EADDRINUSE, words).attempting(attempted()));
         }
         std::thread::sleep(LOOK_EVERY);
     }
