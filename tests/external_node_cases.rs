@@ -171,6 +171,38 @@ fn an_address_that_the_port_cannot_be_given() {
     wait_plain(&host, "nic0", &before);
 }
 
+/// What Open vSwitch tells of an attempt that is undone is no reason to try again at once.
+#[test]
+fn an_attachment_that_fails_again_and_again() {
+    let host = Host::new();
+    let _nic = host.add_nic("nic0", 0);
+    sysctl(&host, "ipv6.conf.default.disable_ipv6=1");
+    host.run("mount --bind /proc/sys /proc/sys");
+    host.run("mount -o remount,bind,ro /proc/sys");
+    let before = settled_shape(&host, "nic0");
+    let _ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    let failures = eventually_long("it has failed three times", || {
+        let failures: Vec<String> = agent.log().lines().filter(|line| line.contains(" retry_in=")).map(str::to_owned).collect();
+        if failures.len() >= 3 { Ok(failures) } else { Err(failures) }
+    });
+    // The log's own clock: how late the test looks does not matter.
+    let moments: Vec<f64> = failures.iter().map(|line| second_of_day(line)).collect();
+    let early = moments.windows(2).filter(|pair| (pair[1] - pair[0]).rem_euclid(86400.0) < 5.0);
+    // That the new bridge begins to answer is real news, and the first of them count at once.
+    assert!(early.count() <= 1, "{failures:#?}");
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &before);
+}
+
+/// Of a line of the log, which begins with a moment as `2026-12-31T23:59:59.123456Z`.
+fn second_of_day(line: &str) -> f64 {
+    let clock = line.split(['T', 'Z']).nth(1).expect("a clock");
+    clock.split(':').map(|part| part.parse::<f64>().expect("a number")).fold(0.0, |sum, part| sum * 60.0 + part)
+}
+
 /// C83: Open vSwitch keeps its rows over a reboot, the NIC is back under its own name.
 #[test]
 fn after_a_reboot() {

@@ -14,9 +14,6 @@ use crate::external_node::phase::{Claimed, Goal, NicPlace, Step};
 use crate::linux::nic::NicKernel;
 use crate::model::Reason;
 
-/// Delays after failures in a row: the first, doubled each time, and the longest (as Antrea has them).
-const RETRY_FIRST: Duration = Duration::from_secs(5);
-const RETRY_LONGEST: Duration = Duration::from_secs(300);
 /// How long an attached NIC may be in trouble before it is given back for the time being.
 const RESCUE_AFTER: Duration = Duration::from_secs(30);
 
@@ -24,9 +21,10 @@ impl NodeController {
     pub(super) fn work_on(&mut self, name: &str, inbox: &NodeInbox) {
         let now = Instant::now();
         let Some(nic) = self.nics.get_mut(name) else { return };
-        if nic.due > now && nic.attempt > 0 {
+        if nic.pace.waits(now) {
             return;
         }
+        nic.begun = now;
         let (goal, waiting) = (nic.goal, nic.unproved.is_some());
         if waiting && self.was_given_back(name) {
             return;
@@ -72,7 +70,7 @@ impl NodeController {
         let nic = self.nics.get(name);
         let mut triggers: Vec<&'static str> = self.triggers.iter().copied().collect();
         if triggers.is_empty() {
-            triggers.push(if nic.is_some_and(|nic| nic.attempt > 0) { "retry" } else { "verify" });
+            triggers.push(if nic.is_some_and(|nic| nic.pace.failures() > 0) { "retry" } else { "verify" });
         }
         let names = status::names(name, nic.and_then(|nic| nic.seen.as_ref()), &self.parts.bridge);
         let failure = error.map(ToString::to_string);
@@ -86,7 +84,8 @@ impl NodeController {
             self.watch_routes(name, None);
             let nic = self.nics.get_mut(name);
             if let Some(nic) = nic.filter(|nic| nic.chosen.is_some()) {
-                (nic.attempt, nic.trouble, nic.unproved) = (0, None, None);
+                nic.pace.succeed();
+                (nic.trouble, nic.unproved) = (None, None);
                 self.remember(name, seen);
             } else {
                 tracing::info!(nic = name, "given back");
@@ -105,7 +104,8 @@ impl NodeController {
         self.watch_routes(name, Some(&seen));
         let confirmed = seen.journal.as_ref().is_some_and(|journal| journal.confirmed);
         let Some(nic) = self.nics.get_mut(name) else { return };
-        (nic.attempt, nic.trouble, nic.noted) = (0, None, noted);
+        nic.pace.succeed();
+        (nic.trouble, nic.noted) = (None, noted);
         if nic.unproved.is_none() && !nic.seen.as_ref().is_some_and(status::is_attached) {
             tracing::info!(nic = name, "attached");
         }
@@ -114,7 +114,7 @@ impl NodeController {
             nic.unproved = None;
         } else {
             nic.unproved.get_or_insert_with(|| self.parts.store.last_heard());
-            nic.due = Instant::now() + Duration::from_secs(1);
+            nic.pace.look_at(Instant::now() + Duration::from_secs(1));
             let attachment = nic.seen.as_ref().and_then(|seen| seen.journal.as_ref()).map(|journal| journal.attachment.clone());
             // It may have ended with an agent before this one, or by somebody's hand.
             if let Some(Err(why)) = attachment.map(|attachment| self.parts.guardian.stand_by(name, &attachment)) {
@@ -181,25 +181,23 @@ impl NodeController {
 
     pub(super) fn failed(&mut self, name: &str, reason: Reason, message: String) {
         let Some(nic) = self.nics.get_mut(name) else { return };
-        let delay = RETRY_FIRST.saturating_mul(1 << nic.attempt.min(6)).min(RETRY_LONGEST);
-        nic.attempt += 1;
+        let delay = nic.pace.fail(nic.begun, Instant::now());
         self.parts.published.counters.retries.fetch_add(1, Ordering::Relaxed);
-        nic.due = Instant::now() + delay;
         let since = nic.trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
-        tracing::warn!(nic = name, %reason, attempt = nic.attempt, retry_in = ?delay, "{message}");
+        tracing::warn!(nic = name, %reason, attempt = nic.pace.failures(), retry_in = ?delay, "{message}");
         nic.trouble = Some(Trouble { reason, message, since });
     }
 
     /// What was gone, or somebody else's, when it was tried last, and is not any more, is not kept waiting for the next attempt.
     pub(super) fn hurry(&mut self) {
         let away = |seen: &Seen| seen.observation.nic == NicPlace::Gone || seen.observation.claimed != Claimed::ByNobodyElse;
-        let waits = |nic: &Nic| nic.attempt > 0 && nic.goal == Goal::Attached && nic.seen.as_ref().is_some_and(away);
+        let waits = |nic: &Nic| nic.pace.failures() > 0 && nic.goal == Goal::Attached && nic.seen.as_ref().is_some_and(away);
         let names: Vec<String> = self.nics.iter().filter(|(_, nic)| waits(nic)).map(|(name, _)| name.clone()).collect();
         for name in names {
             if self.parts.handover.observe(&name).is_ok_and(|seen| !away(&seen))
                 && let Some(nic) = self.nics.get_mut(&name)
             {
-                nic.due = Instant::now();
+                nic.pace.hurry(Instant::now());
             }
         }
     }

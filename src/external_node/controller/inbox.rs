@@ -20,6 +20,8 @@ pub struct Batch {
     pub kernel: bool,
     /// Open vSwitch told of a change.
     pub switch: bool,
+    /// Its database or its process was lost or is back. What else it tells may be the echo of what was done to it here.
+    pub switch_turned: bool,
     /// The store was heard of, or removals are held back or not any more.
     pub store_health: bool,
     /// Nodes whose attachment is confirmed by hand.
@@ -172,7 +174,14 @@ impl NodeInbox {
 impl OvsSink for NodeInbox {
     fn tell(&self, event: OvsEvent) {
         tracing::debug!(?event, "Open vSwitch");
-        self.change(|batch| batch.switch = true);
+        let turned = match event {
+            OvsEvent::DatabaseBack | OvsEvent::DatabaseLost(_) | OvsEvent::SwitchBack | OvsEvent::SwitchLost(_) => true,
+            OvsEvent::BridgeRemoved | OvsEvent::PortRemoved(_) | OvsEvent::InternalPorts(_) | OvsEvent::PortChanged(..) => false,
+        };
+        self.change(|batch| {
+            batch.switch = true;
+            batch.switch_turned |= turned;
+        });
     }
 }
 

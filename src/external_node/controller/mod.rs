@@ -16,6 +16,7 @@ mod drive;
 mod dry_run;
 pub mod inbox;
 pub mod names;
+mod pace;
 mod parts;
 pub mod published;
 mod rollback;
@@ -32,6 +33,7 @@ use crate::external_node::rollback::Rollback;
 use crate::linux::nic::NicKernel;
 use crate::model::Reason;
 use inbox::{Batch, NodeInbox};
+use pace::Pace;
 pub use parts::{Guardian, NameKeeper, NodeParts, StoreState};
 use published::NodesView;
 use wish::{Chosen, Wishes};
@@ -45,9 +47,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(500);
 struct Nic {
     goal: Goal,
     chosen: Option<Chosen>,
-    /// Failures in a row.
-    attempt: u32,
-    due: Instant,
+    pace: Pace,
+    /// When it was looked at last.
+    begun: Instant,
     trouble: Option<Trouble>,
     /// It stands attached and waits for the store, of which this had been heard by then.
     unproved: Option<Heard>,
@@ -138,7 +140,7 @@ impl NodeController {
         self.take_in(batch, now);
         let rested = self.last_look.is_none_or(|last| now >= last + LOOK_PAUSE);
         let overdue = self.last_look.is_none_or(|last| now >= last + LOOK_EVERY);
-        let due = self.nics.values().any(|nic| nic.due <= now && (nic.attempt > 0 || nic.unproved.is_some()));
+        let due = self.nics.values().any(|nic| nic.pace.due() <= now && (nic.pace.failures() > 0 || nic.unproved.is_some()));
         if (self.changed && rested) || overdue || due {
             self.changed = false;
             self.last_look = Some(now);
@@ -172,7 +174,8 @@ impl NodeController {
     fn next_due(&self) -> Instant {
         let now = Instant::now();
         let regular = self.last_look.map_or(now, |last| if self.changed { last + LOOK_PAUSE } else { last + LOOK_EVERY });
-        let retries = self.nics.values().filter(|nic| nic.attempt > 0 || nic.unproved.is_some()).map(|nic| nic.due.max(now + LOOK_PAUSE));
+        let waiting = self.nics.values().filter(|nic| nic.pace.failures() > 0 || nic.unproved.is_some());
+        let retries = waiting.map(|nic| nic.pace.due().max(now + LOOK_PAUSE));
         retries.chain([regular]).min().unwrap_or(regular)
     }
 
@@ -206,10 +209,10 @@ impl NodeController {
         self.listings += batch.listings;
         if self.wishes.take(batch.store) {
             // What was wrong may be right now.
-            self.nics.values_mut().for_each(|nic| nic.due = now);
+            self.nics.values_mut().for_each(|nic| nic.pace.begin_anew(now));
         }
-        if batch.switch {
-            self.nics.values_mut().filter(|nic| nic.trouble.is_some()).for_each(|nic| nic.due = now);
+        if batch.switch_turned {
+            self.nics.values_mut().filter(|nic| nic.trouble.is_some()).for_each(|nic| nic.pace.hurry(now));
         }
         let ours = self.wishes.is_ours();
         if batch.confirm.iter().any(|node| ours(node)) {
@@ -232,7 +235,8 @@ impl NodeController {
         for (name, (chosen, altnames)) in wanted {
             let nic = self.nics.entry(name).or_insert_with(|| Nic::new(Goal::Attached));
             if nic.chosen.as_ref() != Some(&chosen) {
-                (nic.due, nic.noted) = (Instant::now(), false);
+                nic.pace.begin_anew(Instant::now());
+                nic.noted = false;
             }
             nic.altnames.extend(altnames);
             nic.chosen = Some(chosen);
@@ -263,8 +267,8 @@ impl Nic {
         Self {
             goal,
             chosen: None,
-            attempt: 0,
-            due: Instant::now(),
+            pace: Pace::new(Instant::now()),
+            begun: Instant::now(),
             trouble: None,
             unproved: None,
             rolled_back: false,

@@ -14,7 +14,7 @@ impl NodeController {
     /// When it is not on disk; it holds all the same, as long as this agent runs.
     pub(super) fn take_rollback(&mut self, now: Instant) -> Result<(), String> {
         self.changed = true;
-        self.nics.values_mut().for_each(|nic| nic.due = now);
+        self.nics.values_mut().for_each(|nic| nic.pace.begin_anew(now));
         let kept = self.keep(Rollback { wished: self.wishes.wished() });
         kept.map_err(|error| {
             format!("the NICs are given back, but an agent that is started anew would attach them again: keep the request: {error}")

@@ -210,7 +210,7 @@ fn lost_with_port(name: &str, seen: &Seen) -> Option<String> {
 }
 
 fn trouble(nics: &BTreeMap<String, Nic>) -> Option<(State, Option<Reason>, String)> {
-    let trouble = nics.values().find_map(|nic| nic.trouble.as_ref().filter(|_| nic.attempt > 0))?;
+    let trouble = nics.values().find_map(|nic| nic.trouble.as_ref().filter(|_| nic.pace.failures() > 0))?;
     Some((State::Retrying, Some(trouble.reason), trouble.message.clone()))
 }
 
