@@ -156,6 +156,30 @@ fn a_switch_that_dies() {
     wait_plain(&host, "nic0", &before);
 }
 
+/// The database says nothing just when the switch is started anew: the host does not wait for it.
+#[test]
+fn a_database_that_hangs_while_the_switch_restarts() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let mut ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let _agent = agent(&host).started();
+    wish(&etcd, &interfaces());
+    wait_attached(&etcd, &["nic0"]);
+    let traffic = Traffic::start(&host, &nic, 5000);
+    ovs.signal_database(Signal::SIGSTOP);
+    ovs.kill_switch();
+    wait_rescued(&host, &nic, "with a dead switch, while its database hangs");
+    traffic.end("until the host went on by the NIC");
+    ovs.signal_database(Signal::SIGCONT);
+    ovs.start_switch();
+    wait_attached(&etcd, &["nic0"]);
+    nic.passes_all_but(5001, &[]);
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &before);
+}
+
 /// The database is emptied, and somebody initialises it again.
 #[test]
 fn a_database_that_forgets_everything() {

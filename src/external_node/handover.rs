@@ -181,7 +181,7 @@ impl Handover {
         let journal = unwritten.map_or_else(|| self.journals.load(name), |journal| Ok(Some(journal)))?;
         let uplink = journal.as_ref().map_or_else(|| uplink_name(name), |journal| journal.uplink.clone());
         // Only after the links: a port that was seen has its rows by then, whosever they are.
-        let view = self.switch.read();
+        let view = self.view();
         // Behind somebody else's ports it is nothing of ours, as long as no journal says that it was.
         let foreign = || view.as_ref().is_ok_and(|view| foreign_bridge(view, &uplink).is_some());
         let is_ours = |nic: &&NicLink| journal.is_some() || nic.name == name || !foreign();

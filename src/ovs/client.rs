@@ -9,11 +9,16 @@ use serde_json::Value;
 
 use super::message;
 use super::rows::Rows;
-use super::session::{CallError, Session, SessionOptions, SessionSink};
+use super::session::{CallError, Purpose, Session, SessionOptions, SessionSink};
 use super::transaction::{self, Guard, NewPair, OPENFLOW, Refusal, Transaction};
 use super::view::{self, BridgeView, OfPort, OvsEvent, OvsSink, PairView, PortState, PortView, SwitchView};
 use super::{Failing, Notes, OvsError, RowId, Switch};
 use crate::model::{AgentLabel, Datapath, MacAddr, OvsdbTarget};
+
+/// What is said of a request that lost our lock on its way.
+const ROBBED: &str = "another process of this label writes to it";
+/// So often a request is repeated for that.
+const ROBBED_MOST: u32 = 3;
 
 /// How the database is reached, and what of it is ours.
 #[derive(Clone, Debug)]
@@ -64,11 +69,22 @@ impl OvsClient {
         Ok(Self { session: Session::start(session, follower)?, options, lock })
     }
 
-    /// Makes a transaction.
+    /// Makes a transaction that changes something.
     fn transact(&self, attempted: &str, transaction: &Transaction) -> Result<Vec<Value>, OvsError> {
+        let mut robbed = 0;
+        loop {
+            match self.transact_once(attempted, Purpose::Write, transaction, self.options.call_limit) {
+                // Another process came between, and nothing was done.
+                Err(OvsError::Refused { cause, .. }) if cause == ROBBED && robbed < ROBBED_MOST => robbed += 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn transact_once(&self, attempted: &str, purpose: Purpose, transaction: &Transaction, limit: Duration) -> Result<Vec<Value>, OvsError> {
         let attempted = || attempted.to_owned();
         let request = |id| message::transact(id, transaction.operations());
-        let answer = self.session.call(request, self.options.call_limit).map_err(|error| match error {
+        let answer = self.session.call(purpose, request, limit).map_err(|error| match error {
             CallError::Unreachable(cause) => OvsError::Unreachable { attempted: attempted(), cause },
             CallError::Unknown(cause) => OvsError::Unknown { attempted: attempted(), cause },
             CallError::Refused(cause) => OvsError::Refused { attempted: attempted(), cause },
@@ -79,17 +95,26 @@ impl OvsClient {
             Refusal::Guard(Guard::BridgeThere) => OvsError::NoBridge { attempted: attempted(), bridge: self.options.bridge.clone() },
             Refusal::Guard(Guard::BridgeMissing) => OvsError::Taken { attempted: attempted(), name: self.options.bridge.clone() },
             Refusal::Guard(Guard::PortThere(port)) => OvsError::NoPort { attempted: attempted(), port },
-            Refusal::Guard(Guard::Lock) => {
-                OvsError::Refused { attempted: attempted(), cause: "another agent of this label writes to it".to_owned() }
-            }
+            Refusal::Guard(Guard::Lock) => OvsError::Refused { attempted: attempted(), cause: ROBBED.to_owned() },
             Refusal::Server(cause) => OvsError::Refused { attempted: attempted(), cause },
         })
     }
 
     /// Something of the rows, as they are after everything that was asked before.
     fn fresh<T>(&self, attempted: &str, read: impl FnOnce(&Rows) -> T) -> Result<T, OvsError> {
+        self.fresh_within(self.options.call_limit, attempted, read)
+    }
+
+    fn fresh_within<T>(&self, limit: Duration, attempted: &str, read: impl FnOnce(&Rows) -> T) -> Result<T, OvsError> {
         let unreachable = |cause| OvsError::Unreachable { attempted: attempted.to_owned(), cause };
-        self.transact(attempted, &transaction::barrier(&self.lock)).map_err(|error| match error {
+        let ask = |barrier: &Transaction| self.transact_once(attempted, Purpose::Read, barrier, limit);
+        let locked = self.session.is_locked().then(|| ask(&transaction::barrier(&self.lock)));
+        let asked = match locked {
+            Some(Err(OvsError::Refused { cause, .. })) if cause == ROBBED => ask(&transaction::barrier_without_lock()),
+            Some(outcome) => outcome,
+            None => ask(&transaction::barrier_without_lock()),
+        };
+        asked.map_err(|error| match error {
             // A reading that was not answered changed nothing.
             OvsError::Unknown { cause, .. } => unreachable(cause),
             other => other,
@@ -159,7 +184,11 @@ impl<T> Waiting<T> {
 
 impl Switch for OvsClient {
     fn read(&self) -> Result<SwitchView, OvsError> {
-        self.fresh("read the ports", |rows| self.view(rows))
+        self.read_within(self.options.call_limit)
+    }
+
+    fn read_within(&self, limit: Duration) -> Result<SwitchView, OvsError> {
+        self.fresh_within(limit.min(self.options.call_limit), "read the ports", |rows| self.view(rows))
     }
 
     fn ensure_bridge(&self, datapath: Datapath) -> Result<BridgeView, OvsError> {

@@ -167,6 +167,10 @@ impl Switch for FakeOvs {
         self.call(Call::Read, "read the ports", |state| Ok(SwitchView { followed: true, ..state.view.clone() }))
     }
 
+    fn read_within(&self, _limit: Duration) -> Result<SwitchView, OvsError> {
+        self.read()
+    }
+
     fn ensure_bridge(&self, datapath: Datapath) -> Result<BridgeView, OvsError> {
         self.call(Call::EnsureBridge, "make the bridge", |state| {
             let new = || BridgeView { datapath: datapath.as_str().to_owned(), protocols: BTreeSet::new() };

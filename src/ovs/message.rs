@@ -27,6 +27,8 @@ pub(super) enum Message {
     Update(Value),
     /// Another session took our lock.
     Stolen,
+    /// Whoever had taken our lock has ended, and it is ours again.
+    Locked,
     /// Something that needs no answer from us.
     Other,
 }
@@ -42,6 +44,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Message, Malformed> {
         Some("echo") => Ok(Message::Echo(echo(&mut fields))),
         Some("update2") => update(&mut fields),
         Some("stolen") => Ok(Message::Stolen),
+        Some("locked") => Ok(Message::Locked),
         Some(_) => Ok(Message::Other),
         None => answer(&mut fields),
     }
@@ -101,6 +104,11 @@ pub(super) fn steal(id: u64, lock: &str) -> Value {
     json!({"method": "steal", "params": [lock], "id": id})
 }
 
+/// We do not wait for this lock any more: without that, one that was stolen from us cannot be taken again.
+pub(super) fn unlock(id: u64, lock: &str) -> Value {
+    json!({"method": "unlock", "params": [lock], "id": id})
+}
+
 /// Tell us these columns, now and whenever they change.
 pub(super) fn monitor(id: u64, columns: &[(&str, &[&str])]) -> Value {
     let tables: Map<String, Value> = columns.iter().map(|(table, columns)| ((*table).to_owned(), json!([{"columns": columns}]))).collect();
@@ -129,6 +137,7 @@ mod tests {
         assert_eq!(echo, Ok(Message::Echo(json!({"result": ["x"], "error": null, "id": "echo"}))));
         assert_eq!(said(&json!({"id": "probe", "result": [], "error": null})), Ok(Message::ProbeAnswer));
         assert_eq!(said(&json!({"id": null, "method": "stolen", "params": ["l"]})), Ok(Message::Stolen));
+        assert_eq!(said(&json!({"id": null, "method": "locked", "params": ["l"]})), Ok(Message::Locked));
         assert_eq!(
             said(&json!({"id": null, "method": "update2", "params": ["ports", {"Port": {}}]})),
             Ok(Message::Update(json!({"Port": {}})))

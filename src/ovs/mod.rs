@@ -62,6 +62,12 @@ pub trait Switch: Send + Sync + 'static {
     /// [`OvsError`].
     fn read(&self) -> Result<SwitchView, OvsError>;
 
+    /// As [`Switch::read`], by who has something better to do than to wait longer than this.
+    ///
+    /// # Errors
+    /// [`OvsError`].
+    fn read_within(&self, limit: Duration) -> Result<SwitchView, OvsError>;
+
     /// Makes the bridge if it is not there; lets it speak the version of OpenFlow that flows need. A bridge that is there keeps its datapath.
     ///
     /// # Errors

@@ -1,7 +1,10 @@
 //! The conversation with the database server: one thread that reads, reconnects and keeps the rows; callers that ask and wait.
 //!
-//! A connection counts only once our lock is held and the first listing has arrived. Whoever waits for an answer when a connection ends is
+//! A connection counts only once our lock was held and the first listing has arrived. Whoever waits for an answer when a connection ends is
 //! told that the outcome is not known. Nobody waits longer than its limit, whatever the server does.
+//!
+//! The lock is the label's, and a NIC's agent and the process that stands by have the same one. Who is robbed of it goes on reading and takes it back only
+//! when it has something to write: what they write is in turn by the NIC's own lock, and between that they must not rob each other without end.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -28,6 +31,8 @@ const STEAL: u64 = 0;
 const MONITOR: u64 = 1;
 /// How long a caller waits for a connection that was lost to come back: whoever asks then has something to save meanwhile.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
+/// How long a reading waits for a server that has left the request before without an answer, and has said nothing since.
+const SILENT_WITHIN: Duration = Duration::from_millis(300);
 /// So many silences of the length of the probe interval end a connection.
 const SILENCES: u8 = 3;
 
@@ -48,6 +53,15 @@ pub(super) trait SessionSink: Send + 'static {
     fn rows(&mut self, rows: &Rows, first: bool) -> Vec<OvsEvent>;
     /// Tells of what was found, or that the connection is lost.
     fn tell(&mut self, events: Vec<OvsEvent>);
+}
+
+/// Whether a request needs our lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It changes something: the lock is taken where another process has it.
+    Write,
+    /// It does not.
+    Read,
 }
 
 /// Why there is no answer.
@@ -74,10 +88,20 @@ struct Shared {
 struct State {
     /// Since the connection stands.
     stream: Option<Arc<Stream>>,
-    /// The lock is held and the rows are complete.
+    /// The lock was held and the rows are complete.
     live: bool,
     /// It was so once.
     was_live: bool,
+    /// A connection is being made; else the next attempt is waited for.
+    connecting: bool,
+    /// An attempt has failed.
+    has_failed: bool,
+    /// Nobody has robbed us of the lock, or it is ours again.
+    locked: bool,
+    /// Number of the last request for the lock on this connection.
+    steal: u64,
+    /// A request was not answered in time, and nothing was heard since.
+    silent: bool,
     rows: Rows,
     /// Requests that wait; those that were answered hold the answer until it is fetched.
     pending: HashMap<u64, Option<Result<Value, CallError>>>,
@@ -85,6 +109,23 @@ struct State {
     /// Why it is not live.
     problem: String,
     stop: bool,
+}
+
+impl State {
+    /// How long a caller waits for a connection that counts.
+    fn patience(&self, limit: Duration) -> Duration {
+        match (self.was_live, self.has_failed, self.connecting) {
+            // It was never reached: nobody is kept waiting for the next attempt.
+            (false, true, false) => Duration::ZERO,
+            (false, false, _) => limit,
+            (true, ..) | (false, true, true) => BACK_WITHIN.min(limit),
+        }
+    }
+
+    fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
 }
 
 impl Shared {
@@ -110,7 +151,7 @@ impl Session {
     /// No thread can be had.
     pub(super) fn start(options: SessionOptions, sink: impl SessionSink) -> io::Result<Self> {
         let problem = "not connected yet".to_owned();
-        let state = Mutex::new(State { problem, next_id: MONITOR + 1, ..State::default() });
+        let state = Mutex::new(State { problem, next_id: MONITOR + 1, connecting: true, ..State::default() });
         let shared = Arc::new(Shared { options, state, changed: Condvar::new() });
         let reader = Reader { shared: Arc::clone(&shared), sink };
         thread::Builder::new().name("ovsdb".to_owned()).spawn(move || reader.run())?;
@@ -118,31 +159,46 @@ impl Session {
     }
 
     /// Performs one request and waits for its answer, after waiting for a connection that counts.
-    pub(super) fn call(&self, request: impl FnOnce(u64) -> Value, limit: Duration) -> Result<Value, CallError> {
-        let deadline = Instant::now() + limit;
+    pub(super) fn call(&self, purpose: Purpose, request: impl FnOnce(u64) -> Value, limit: Duration) -> Result<Value, CallError> {
+        let begun = Instant::now();
         let mut state = self.0.lock();
-        let connected_by = if state.was_live { Instant::now() + BACK_WITHIN.min(limit) } else { deadline };
         let stream = loop {
             if let (true, Some(stream)) = (state.live, &state.stream) {
                 break Arc::clone(stream);
             }
+            let connected_by = begun + state.patience(limit);
             let in_time;
             (state, in_time) = self.0.wait(state, connected_by);
             if !in_time {
                 return Err(CallError::Unreachable(state.problem.clone()));
             }
         };
-        let id = state.next_id;
-        state.next_id += 1;
+        let limit = if state.silent && purpose == Purpose::Read { SILENT_WITHIN.min(limit) } else { limit };
+        let mut messages = Vec::new();
+        if purpose == Purpose::Write && !state.locked {
+            let (unlock, steal) = (state.take_id(), state.take_id());
+            state.steal = steal;
+            let lock = &self.0.options.lock;
+            messages.extend([message::unlock(unlock, lock), message::steal(steal, lock)]);
+        }
+        let id = state.take_id();
         state.pending.insert(id, None);
         drop(state);
-        if let Err(error) = stream.send(&request(id)) {
+        messages.push(request(id));
+        // In one piece: nobody else's request comes between the lock and what needs it.
+        let text: String = messages.iter().map(Value::to_string).collect();
+        if let Err(error) = stream.send_bytes(text.as_bytes()) {
             // Some of it may be on its way, and nothing after it would be understood.
             stream.close();
             self.0.lock().pending.remove(&id);
             return Err(CallError::Unknown(format!("the request could not be sent: {error}")));
         }
-        self.answer(id, deadline, limit)
+        self.answer(id, begun + limit, limit)
+    }
+
+    /// Whether the lock is ours, as far as is known.
+    pub(super) fn is_locked(&self) -> bool {
+        self.0.lock().locked
     }
 
     fn answer(&self, id: u64, deadline: Instant, limit: Duration) -> Result<Value, CallError> {
@@ -155,6 +211,7 @@ impl Session {
             (state, in_time) = self.0.wait(state, deadline);
             if !in_time {
                 state.pending.remove(&id);
+                state.silent = state.live;
                 return Err(CallError::Unknown(format!("no answer within {} ms", limit.as_millis())));
             }
         }
@@ -227,6 +284,7 @@ impl<S: SessionSink> Reader<S> {
     fn lost(&self, problem: &str) {
         let mut state = self.shared.lock();
         state.stream = None;
+        (state.connecting, state.has_failed, state.silent) = (false, true, false);
         for answer in state.pending.values_mut().filter(|answer| answer.is_none()) {
             *answer = Some(Err(CallError::Unknown(format!("the connection ended: {problem}"))));
         }
@@ -254,7 +312,9 @@ impl<S: SessionSink> Reader<S> {
     /// One connection, from its beginning to its end. `Ok` when the session is to end.
     fn serve(&mut self, backoff: &mut Backoff, told: &mut String) -> Result<(), String> {
         let options = &self.shared.options;
-        let stream = Stream::connect(&options.target, options.connect_limit, options.probe_interval).map_err(|error| error.to_string())?;
+        self.shared.lock().connecting = true;
+        let stream = Stream::connect(&options.target, options.connect_limit, options.probe_interval)
+            .map_err(|error| format!("connect to {}: {error}", options.target))?;
         let stream = Arc::new(stream);
         {
             let mut state = self.shared.lock();
@@ -262,6 +322,7 @@ impl<S: SessionSink> Reader<S> {
                 return Ok(());
             }
             state.stream = Some(Arc::clone(&stream));
+            (state.locked, state.steal) = (false, STEAL);
         }
         let ask = |request: &Value| stream.send(request).map_err(|error| error.to_string());
         ask(&message::steal(STEAL, &options.lock))?;
@@ -273,6 +334,7 @@ impl<S: SessionSink> Reader<S> {
                 Ok(0) => return self.ended("it closed the connection"),
                 Ok(count) => {
                     silences = 0;
+                    self.heard();
                     for bytes in framer.push(&buffer[..count]).map_err(|error| error.to_string())? {
                         let message = message::read(&bytes).map_err(|error| error.to_string())?;
                         if self.take(&stream, message)? {
@@ -294,6 +356,13 @@ impl<S: SessionSink> Reader<S> {
         }
     }
 
+    /// The server says something: whoever gave up on it hears of that.
+    fn heard(&mut self) {
+        if std::mem::take(&mut self.shared.lock().silent) {
+            self.sink.tell(vec![OvsEvent::DatabaseBack]);
+        }
+    }
+
     fn ended(&self, problem: &str) -> Result<(), String> {
         if self.shared.lock().stop { Ok(()) } else { Err(problem.to_owned()) }
     }
@@ -304,13 +373,17 @@ impl<S: SessionSink> Reader<S> {
             Message::Answer { id: STEAL, result } if result.clone()?.get("locked") != Some(&Value::Bool(true)) => {
                 return Err("it does not give us our lock".to_owned());
             }
-            Message::Answer { id: STEAL, .. } | Message::ProbeAnswer | Message::Other => {}
+            Message::Answer { id: STEAL, .. } | Message::Locked => self.shared.lock().locked = true,
+            Message::ProbeAnswer | Message::Other => {}
             Message::Answer { id: MONITOR, result } => {
                 self.listed(&result?).map_err(|error| error.to_string())?;
                 return Ok(true);
             }
             Message::Answer { id, result } => {
                 let mut state = self.shared.lock();
+                if id == state.steal {
+                    state.locked = result.as_ref().is_ok_and(|lock| lock.get("locked") == Some(&Value::Bool(true)));
+                }
                 // Nobody waits any more for an answer that came too late.
                 if let Some(answer) = state.pending.get_mut(&id) {
                     *answer = Some(result.map_err(CallError::Refused));
@@ -319,7 +392,10 @@ impl<S: SessionSink> Reader<S> {
             }
             Message::Update(tables) => self.updated(&tables).map_err(|error| error.to_string())?,
             Message::Echo(answer) => stream.send(&answer).map_err(|error| error.to_string())?,
-            Message::Stolen => return Err("another agent of this label writes to it".to_owned()),
+            Message::Stolen => {
+                tracing::info!(server = %self.shared.options.target, "another process of this label writes to the Open vSwitch database");
+                self.shared.lock().locked = false;
+            }
         }
         Ok(false)
     }

@@ -69,6 +69,11 @@ impl Transaction {
         Self { operations: vec![assert], guards: vec![(0, Guard::Lock)] }
     }
 
+    /// One that changes nothing, so that anybody may make it.
+    fn reading() -> Self {
+        Self { operations: Vec::new(), guards: Vec::new() }
+    }
+
     fn guard(mut self, guard: Guard, operation: Value) -> Self {
         self.guards.push((self.operations.len(), guard));
         self.operations.push(operation);
@@ -121,6 +126,11 @@ pub(super) fn lock_name(label: &AgentLabel) -> String {
 /// Changes nothing: everything that was asked before it is done, and told, when it is answered.
 pub(super) fn barrier(lock: &str) -> Transaction {
     Transaction::new(lock)
+}
+
+/// As [`barrier`], while another process of this label has the lock: what this one asked before on a connection that it has left finds the lock taken as well.
+pub(super) fn barrier_without_lock() -> Transaction {
+    Transaction::reading().then(json!({"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["next_cfg"]}))
 }
 
 /// Changes nothing but the number that `ovs-vswitchd` answers. The last result holds that number.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::external_node::handover::{Handover, HandoverError};
 use crate::external_node::identify::find_nic;
@@ -9,17 +11,26 @@ use crate::external_node::selection::Candidate;
 use crate::linux::nic::Caretakers;
 use crate::model::Datapath;
 use crate::model::nic::NicLink;
-use crate::ovs::{Claim, Notes, Role, SwitchView};
+use crate::ovs::{Claim, Notes, OvsError, Role, SwitchView};
+
+/// How long the database may take to answer while the switch is known to be away: the host is cut off meanwhile, and goes on by its NIC without an answer too.
+const WHILE_AWAY: Duration = Duration::from_secs(1);
 
 impl Handover {
+    /// What the database shows.
+    pub(super) fn view(&self) -> Result<SwitchView, OvsError> {
+        if self.switch_alive.load(Ordering::Relaxed) { self.switch.read() } else { self.switch.read_within(WHILE_AWAY) }
+    }
+
     /// What the database shows; nothing while it cannot be read.
     #[must_use]
     pub fn ports(&self) -> Option<SwitchView> {
-        self.switch.read().ok()
+        self.view().ok()
     }
 
     /// Whether the bridge only listens to its uplinks: that of a bridge that is there counts, not what one would be made with.
     pub(super) fn only_listens(&self) -> bool {
+        // The journal holds the answer as long as the attachment stands, so it is worth waiting for.
         let bridge = self.switch.read().ok().and_then(|view| view.bridge);
         bridge.map_or(self.settings.datapath == Datapath::Netdev, |bridge| bridge.datapath == Datapath::Netdev.as_str())
     }
@@ -27,19 +38,19 @@ impl Handover {
     /// Own names of the NICs of which the database has ports of ours; none while it cannot be read.
     #[must_use]
     pub fn known_pairs(&self) -> Vec<String> {
-        self.switch.read().map(|view| view.pairs.into_keys().collect()).unwrap_or_default()
+        self.view().map(|view| view.pairs.into_keys().collect()).unwrap_or_default()
     }
 
     /// The bridge that has a port or an interface of this name which is not ours; none while the database cannot be read.
     #[must_use]
     pub fn foreign_bridge(&self, name: &str) -> Option<String> {
-        foreign_bridge(&self.switch.read().ok()?, name)
+        foreign_bridge(&self.view().ok()?, name)
     }
 
     /// The agent of another label that has put the NIC of this name behind a bridge; none while the database cannot be read.
     #[must_use]
     pub fn claim(&self, nic: &str) -> Option<Claim> {
-        self.switch.read().ok()?.others.remove(nic)
+        self.view().ok()?.others.remove(nic)
     }
 
     /// Replaces what is remembered beside a NIC's ports.
@@ -69,7 +80,7 @@ impl Handover {
         let mut behind: BTreeMap<u32, String> = BTreeMap::new();
         let mut ports = Vec::new();
         // What another agent has is told under its own name too, so that who wishes it hears whose it is.
-        for (uplink, claim) in self.switch.read().map(|view| view.others).unwrap_or_default() {
+        for (uplink, claim) in self.view().map(|view| view.others).unwrap_or_default() {
             let nic = links.iter().find(|link| link.name == uplink).filter(|_| claim.role == Role::Uplink);
             if let Some(nic) = nic.filter(|_| links.iter().any(|link| link.name == claim.peer)) {
                 behind.insert(nic.ifindex, claim.peer.clone());
