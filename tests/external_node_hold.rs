@@ -53,3 +53,30 @@ fn a_nic_stays_until_removals_are_accepted() {
     wait_plain(&host, "nic0", &before);
     agent.wait_ready();
 }
+
+/// What is held back is no reason to keep a NIC from who asks for it by hand; and whoever does writes the wish again when it is to be attached again.
+#[test]
+fn a_rollback_works_while_removals_are_held_back() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let _ovs = host.start_ovs();
+    let mut etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    etcd.pass_revisions(50);
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    eventually("it is confirmed", || agent.log().contains("confirmed: the host"));
+    agent.wait_ready();
+    etcd.wipe();
+    etcd.start();
+    wait_held(&agent);
+    agent.ask(&["node", "rollback", "vpp1"]);
+    wait_plain(&host, "nic0", &before);
+    nic.passes_all_but(5001, &[]);
+    agent.ask(&["resync", "--accept-removals"]);
+    eventually("that the wish is gone ends the request", || !agent.state_dir().join("rollback.json").exists());
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    nic.passes_all_but(5002, &[]);
+}
