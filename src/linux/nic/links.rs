@@ -20,6 +20,9 @@ const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_PROP_LIST: u16 = 52;
 const IFLA_PERM_ADDRESS: u16 = 54;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+/// A VXLAN tells the link that it stands on among its own settings only.
+const IFLA_VXLAN_LINK: u16 = 3;
 /// How often an interrupted listing is begun again.
 const ATTEMPTS: usize = 8;
 
@@ -70,7 +73,13 @@ fn link(payload: &[u8]) -> Option<NicLink> {
             IFLA_MASTER => link.master = u32_at(value, 0).unwrap_or_default(),
             IFLA_LINK => link.lower = u32_at(value, 0).unwrap_or_default(),
             IFLA_LINK_NETNSID => foreign_lower = true,
-            IFLA_LINKINFO => link.kind = attribute(value, IFLA_INFO_KIND).map(|word| text(word).into()).unwrap_or_default(),
+            IFLA_LINKINFO => {
+                link.kind = attribute(value, IFLA_INFO_KIND).map(|word| text(word).into()).unwrap_or_default();
+                if link.kind == "vxlan" {
+                    let below = attribute(value, IFLA_INFO_DATA).and_then(|data| attribute(data, IFLA_VXLAN_LINK));
+                    link.lower = below.and_then(|index| u32_at(index, 0)).unwrap_or(link.lower);
+                }
+            }
             IFLA_PROP_LIST => link.altnames = altnames(value).into_iter().map(Into::into).collect(),
             _ => {}
         }
@@ -84,4 +93,23 @@ fn link(payload: &[u8]) -> Option<NicLink> {
 fn mac(value: &[u8]) -> String {
     let octets: Option<[u8; 6]> = value.try_into().ok();
     octets.and_then(|octets| crate::model::MacAddr::new(octets).ok()).map(|mac| mac.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vxlan_tells_among_its_settings_on_what_it_stands() {
+        let made = |kind: &str, settings: &[u8]| {
+            let kind = encode::attribute(IFLA_INFO_KIND, kind.as_bytes());
+            let info = [kind, encode::attribute(IFLA_INFO_DATA, settings)].concat();
+            let payload = [vec![0; HEADER], encode::attribute(IFLA_LINKINFO, &info)].concat();
+            link(&payload).map(|link| (link.kind, link.lower))
+        };
+        let below = encode::attribute(IFLA_VXLAN_LINK, &7u32.to_ne_bytes());
+        assert_eq!(made("vxlan\0", &below), Some(("vxlan".to_owned(), 7)));
+        assert_eq!(made("vxlan\0", &[]), Some(("vxlan".to_owned(), 0)));
+        assert_eq!(made("other\0", &below), Some(("other".to_owned(), 0)));
+    }
 }
