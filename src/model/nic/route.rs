@@ -17,6 +17,8 @@ const RTA_MULTIPATH: u16 = 9;
 const RTA_CACHEINFO: u16 = 12;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
+const RTA_ENCAP_TYPE: u16 = 21;
+const RTA_ENCAP: u16 = 22;
 const RTA_EXPIRES: u16 = 23;
 const RTA_NH_ID: u16 = 30;
 
@@ -248,7 +250,7 @@ impl NicRoute {
         message.drop_attributes(&[RTA_CACHEINFO]);
         if self.nexthop().is_some() {
             // Told for programs that do not know nexthop objects; refused beside one.
-            message.drop_attributes(&[RTA_OIF, RTA_GATEWAY, RTA_VIA, RTA_MULTIPATH]);
+            message.drop_attributes(&[RTA_OIF, RTA_GATEWAY, RTA_VIA, RTA_MULTIPATH, RTA_ENCAP_TYPE, RTA_ENCAP]);
             message.set_header_number(FLAGS, 0);
             return message;
         }
@@ -367,7 +369,10 @@ const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_GROUP_TYPE: u16 = 3;
 const NHA_OIF: u16 = 5;
+const NHA_ENCAP: u16 = 8;
 const NHA_FDB: u16 = 11;
+/// `NLA_F_NESTED`, which the kernel leaves out when it tells, and asks for.
+const NESTED: u16 = 0x8000;
 /// Length of `struct nexthop_grp`, which begins with the member's number.
 const GROUP_ENTRY: usize = 8;
 /// Places in `struct nhmsg`.
@@ -432,6 +437,7 @@ impl NicNexthop {
             // Told, but refused when given.
             *scope = 0;
         }
+        message.attributes.iter_mut().filter(|attribute| attribute.0 == NHA_ENCAP).for_each(|attribute| attribute.0 |= NESTED);
         message.set(NHA_OIF, to.get().to_ne_bytes().to_vec());
         message
     }
@@ -455,3 +461,24 @@ impl fmt::Display for NicNexthop {
 }
 
 super::message_json!(NicNexthop, NicNexthop::new);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel told of these by `ip route add 10.55.0.0/16 nhid 12`, where the object 12 has an encapsulation.
+    #[test]
+    fn an_encapsulation_goes_with_its_nexthop_object() {
+        let attribute = |kind: u16, value: &[u8]| Attribute(kind, value.to_vec());
+        let own = [attribute(RTA_NH_ID, &12u32.to_ne_bytes()), attribute(RTA_TABLE, &254u32.to_ne_bytes())];
+        let told =
+            [attribute(RTA_OIF, &2u32.to_ne_bytes()), attribute(RTA_ENCAP_TYPE, &[2, 0]), attribute(RTA_ENCAP, &[8, 0, 1, 0, 0, 0, 0, 9])];
+        let route = NicRoute::new(Message { header: vec![2; HEADER], attributes: [own.to_vec(), told.to_vec()].concat() }).unwrap();
+        let to = IfIndex::new(7).unwrap();
+        assert_eq!(route.to_add(2, to, 0).attributes, own, "refused beside a nexthop object");
+        let attributes = vec![attribute(NHA_ID, &12u32.to_ne_bytes()), attribute(NHA_ENCAP, &[8, 0, 1, 0, 0, 0, 0, 9])];
+        let object = NicNexthop::new(Message { header: vec![0; 8], attributes }).unwrap();
+        let nested: Vec<u16> = object.to_add(to).attributes.iter().map(|attribute| attribute.0).collect();
+        assert_eq!(nested, [NHA_ID, NHA_ENCAP | NESTED, NHA_OIF]);
+    }
+}
