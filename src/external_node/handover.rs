@@ -356,6 +356,7 @@ impl Handover {
         for renamed in [&source.name, &uplink_name(name)] {
             config.addresses.iter_mut().for_each(|address| address.rename_label(renamed, name));
         }
+        config.leading = self.kernel.leading(&config)?;
         let config = self.for_journal(name, config)?;
         let uplink = if seen.observation.nic == NicPlace::OwnName { uplink_name(name) } else { nic.name.clone() };
         self.journals.write(&Journal {
@@ -403,7 +404,10 @@ impl Handover {
         // One that has not been given all yet does not say all.
         let says_all = |port: &&NicLink| seen.observation.on_nic == Share::None && !journal.given.is_owed_to(port.ifindex);
         if let Some(port) = port_of(seen).filter(says_all) {
-            let live = self.kernel.read(port)?;
+            let mut live = self.kernel.read(port)?;
+            live.leading = self.kernel.leading(&live)?;
+            // The kernel makes such ones for each link by itself.
+            live.addresses.retain(|address| !address.is_temporary());
             let live = self.for_journal(name, live)?;
             if difference(&journal.config, &live, true).has_some {
                 journal.given = Given::default();

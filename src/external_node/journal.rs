@@ -297,6 +297,7 @@ pub(crate) mod tests {
             addresses: vec![NicAddress::new(address).unwrap()],
             nexthops: vec![NicNexthop::new(nexthop).unwrap()],
             routes: vec![NicRoute::new(route.clone()).unwrap()],
+            leading: Vec::new(),
             neighbours: vec![route],
             rules: Vec::new(),
             taken_at: 77,

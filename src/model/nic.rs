@@ -109,6 +109,9 @@ pub struct NicConfig {
     pub nexthops: Vec<NicNexthop>,
     /// The routes of all tables that lead through it, without those that the kernel makes with every address.
     pub routes: Vec<NicRoute>,
+    /// Those of its IPv4 routes that stand before routes of other links which differ from them in nothing but the way: the kernel takes the first of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leading: Vec<NicRoute>,
     /// Its permanent and proxy neighbour entries.
     pub neighbours: Vec<Message>,
     /// The rules that name it. They bind to whichever link has the name, so they are never changed; they stand here for who must repair by hand.

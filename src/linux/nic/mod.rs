@@ -6,6 +6,7 @@
 mod guard;
 mod links;
 mod managers;
+mod order;
 mod read;
 mod rename;
 mod sysctl;
@@ -25,7 +26,7 @@ pub use watch::RouteWatch;
 use crate::linux::KernelError;
 use crate::linux::counters::Counters;
 use crate::linux::socket::{Failure, RouteSocket};
-use crate::model::nic::{Difference, NicAddress, NicConfig, NicLink, difference};
+use crate::model::nic::{Difference, NicAddress, NicConfig, NicLink, NicRoute, difference};
 use crate::model::{IfIndex, MacAddr};
 use crate::namespace::NetnsHandle;
 
@@ -94,6 +95,14 @@ impl NicKernel {
     /// `ENODEV` when there is no such link; else what the kernel says.
     pub fn read(&mut self, link: &NicLink) -> Result<NicConfig, KernelError> {
         read::config(self, link).map_err(|failure| failure.attempting(format!("read the configuration of {}", link.name)))
+    }
+
+    /// Those of a link's IPv4 routes that stand before routes of other links which differ from them in nothing but the way.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn leading(&mut self, config: &NicConfig) -> Result<Vec<NicRoute>, KernelError> {
+        order::leading(self, config).map_err(|failure| failure.attempting(format!("read the order of the routes of {}", config.link.name)))
     }
 
     /// What a link lacks of a configuration. Without `labels`, IPv4 labels do not count.

@@ -29,6 +29,7 @@ const NEXTHOP_HEADER: usize = 8;
 
 const FAMILIES: [u8; 2] = [2, 10];
 const RTA_OIF: u16 = 4;
+const RTA_TABLE: u16 = 15;
 const NDA_CACHEINFO: u16 = 3;
 const NDA_PROBES: u16 = 4;
 const NUD_PERMANENT: u8 = 0x80;
@@ -53,7 +54,8 @@ pub(super) fn config(kernel: &mut NicKernel, link: &NicLink) -> Result<NicConfig
     let addresses = addresses(socket, link)?;
     let mut routes = Vec::new();
     for family in FAMILIES {
-        let found = listing(socket, &list_routes(family, index), RTM_NEWROUTE, ROUTE_HEADER)?.into_iter().filter_map(NicRoute::new);
+        let found =
+            listing(socket, &list_routes(family, RTA_OIF, index), RTM_NEWROUTE, ROUTE_HEADER)?.into_iter().filter_map(NicRoute::new);
         let found = found.filter(|route| !route.is_automatic() && (route.leads_through(index) || route.nexthop().is_some()));
         routes.extend(found.flat_map(|route| route.apart(index)));
     }
@@ -63,7 +65,14 @@ pub(super) fn config(kernel: &mut NicKernel, link: &NicLink) -> Result<NicConfig
     nexthops.extend(others.into_iter().filter(|object| object.members().iter().any(|member| own.contains(member))));
     let neighbours = neighbours(socket, index)?;
     let rules = rules(socket, &now.name)?;
-    Ok(NicConfig { link: now, sysctls, addresses, nexthops, routes, neighbours, rules, taken_at: uptime() })
+    Ok(NicConfig { link: now, sysctls, addresses, nexthops, routes, leading: Vec::new(), neighbours, rules, taken_at: uptime() })
+}
+
+/// All IPv4 routes of one table, in the kernel's order.
+pub(super) fn ipv4_table(socket: &mut RouteSocket, table: u32) -> Result<Vec<NicRoute>, Failure> {
+    let request = list_routes(FAMILIES[0], RTA_TABLE, table);
+    let found = listing(socket, &request, RTM_NEWROUTE, ROUTE_HEADER)?.into_iter().filter_map(NicRoute::new);
+    Ok(found.filter(|route| route.table() == table).collect())
 }
 
 /// The addresses of one link; none where it is gone.
@@ -119,13 +128,13 @@ fn bare_listing(kind: u16, header: Vec<u8>) -> Request {
     Request::read(Body::Kept(kind, header))
 }
 
-/// The kernel itself picks those that lead through the link: some hosts have a million others.
-fn list_routes(family: u8, link: u32) -> Request {
+/// The kernel itself picks those with this attribute: some hosts have a million others.
+fn list_routes(family: u8, attribute: u16, value: u32) -> Request {
     let mut payload = vec![0; ROUTE_HEADER];
     payload[0] = family;
     payload.extend(8u16.to_ne_bytes());
-    payload.extend(RTA_OIF.to_ne_bytes());
-    payload.extend(link.to_ne_bytes());
+    payload.extend(attribute.to_ne_bytes());
+    payload.extend(value.to_ne_bytes());
     bare_listing(RTM_GETROUTE, payload)
 }
 

@@ -9,14 +9,14 @@ use nix::errno::Errno;
 use crate::linux::batch::{Body, Request};
 use crate::linux::decode::{RTM_DELADDR, RTM_NEWADDR};
 use crate::linux::nic::sysctl::ADDR_GEN_MODE;
-use crate::linux::nic::{NicKernel, read, sysctl};
+use crate::linux::nic::{NicKernel, order, read, sysctl};
 use crate::linux::socket::Failure;
 use crate::linux::{KernelError, LinkChange, encode};
 use crate::model::nic::{Difference, Message, NicAddress, NicConfig, NicLink, NicNexthop, NicRoute, difference};
 use crate::model::{IfIndex, MacAddr};
 
 const RTM_NEWROUTE: u16 = 24;
-const RTM_DELROUTE: u16 = 25;
+pub(super) const RTM_DELROUTE: u16 = 25;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_NEWNEXTHOP: u16 = 104;
 const NEIGHBOUR_INDEX: usize = 4;
@@ -128,6 +128,8 @@ fn put_routes(
     let unwished: Vec<Request> =
         differing.unwished_routes().map(|route| kept(RTM_DELROUTE, &route.to_add(link.ifindex, index, 0), 0)).collect();
     problems.take(kernel, &attempted, &unwished);
+    let first = order::put_first(kernel, wish, index).map_err(|failure| failure.attempting(attempted.clone()))?;
+    problems.take(kernel, &attempted, &first);
     Ok(())
 }
 
@@ -196,7 +198,7 @@ pub(super) fn remove_link(kernel: &mut NicKernel, link: &NicLink) -> Result<(), 
     }
 }
 
-fn kept(kind: u16, message: &Message, flags: u16) -> Request {
+pub(super) fn kept(kind: u16, message: &Message, flags: u16) -> Request {
     let mut payload = message.header.clone();
     payload.extend(message.attributes.iter().flat_map(|attribute| encode::attribute(attribute.0, &attribute.1)));
     Request::write(Body::Kept(kind, payload), flags)

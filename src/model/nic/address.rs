@@ -21,6 +21,7 @@ const PREFIX: usize = 1;
 const FLAGS: usize = 2;
 const INDEX: usize = 4;
 
+/// Of IPv6 `IFA_F_TEMPORARY`.
 const SECONDARY: u32 = 0x01;
 /// The same bit, of an IPv6 address.
 const TEMPORARY: u32 = 0x01;
@@ -100,6 +101,12 @@ impl NicAddress {
         link_local && self.proto().is_none_or(|proto| proto == PROTO_LL)
     }
 
+    /// Whether the kernel made it from another address of the link, to be used for some days (RFC 8981).
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        self.is_ipv6() && self.flags() & SECONDARY != 0
+    }
+
     /// Whether it is there for a time only: learned from a router, or leased. Whoever gave it renews it, or lets it go.
     #[must_use]
     pub fn is_passing(&self) -> bool {
@@ -157,7 +164,8 @@ impl NicAddress {
     /// Whether it ends unless somebody renews it, and that somebody is not a router: a lease.
     #[must_use]
     pub fn is_leased(&self) -> bool {
-        self.lifetimes().1.is_some() && self.proto() != Some(PROTO_RA) && !(self.is_ipv6() && self.flags() & MANAGETEMPADDR != 0)
+        let by_kernel = self.proto() == Some(PROTO_RA) || self.is_temporary() || (self.is_ipv6() && self.flags() & MANAGETEMPADDR != 0);
+        self.lifetimes().1.is_some() && !by_kernel
     }
 
     /// Its label; IPv4 only.
@@ -253,6 +261,21 @@ super::message_json!(NicAddress, NicAddress::new);
 mod tests {
     use super::*;
     use crate::model::nic::message::Attribute;
+
+    #[test]
+    fn what_the_kernel_makes_for_some_days_is_no_lease() {
+        let address = |family: u8, flags: u32| {
+            let info: Vec<u8> = [600u32, 600, 0, 0].iter().flat_map(|n| n.to_ne_bytes()).collect();
+            let bytes = if family == AF_INET6 { vec![0x20; 16] } else { vec![192, 0, 2, 5] };
+            let attributes =
+                vec![Attribute(IFA_ADDRESS, bytes), Attribute(IFA_CACHEINFO, info), Attribute(IFA_FLAGS, flags.to_ne_bytes().to_vec())];
+            NicAddress::new(Message { header: vec![family, 24, 0, 0, 0, 0, 0, 0], attributes }).unwrap()
+        };
+        let told = |family, flags| (address(family, flags).is_temporary(), address(family, flags).is_leased());
+        assert_eq!(told(AF_INET6, SECONDARY), (true, false));
+        assert_eq!(told(AF_INET6, 0), (false, true));
+        assert_eq!(told(2, SECONDARY), (false, true), "it is a secondary one");
+    }
 
     #[test]
     fn a_label_goes_with_the_name_of_the_link() {

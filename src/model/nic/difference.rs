@@ -59,7 +59,7 @@ impl Difference {
     }
 
     pub(super) fn given_addresses(&self) -> impl Iterator<Item = &NicAddress> {
-        self.extra_addresses.iter().filter(|address| !address.is_kernel_link_local())
+        self.extra_addresses.iter().filter(|address| !address.is_kernel_link_local() && !address.is_temporary())
     }
 
     pub(super) fn lasting_routes(&self) -> impl Iterator<Item = &NicRoute> {

@@ -1,0 +1,78 @@
+//! A NIC that shares something with other links, or with what the kernel makes for each link by itself: order and number stay as they were.
+
+mod nic_support;
+mod support;
+
+use std::sync::Arc;
+
+use nic_support::{BRIDGE, assert_reachable, furnish, mover, purpose};
+use support::{Host, eventually, eventually_eq};
+use vnf_agent::external_node::phase::{Goal, Step};
+
+/// Of routes that differ in nothing but their way the kernel takes the first, and its strict filter lets in by no other link: who stood first, or last,
+/// stands so wherever the NIC is.
+#[test]
+fn two_nics_in_one_network_keep_their_order() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    host.run("ip link add nic1 type veth peer name p1 netns net");
+    host.run("ip -n net link set p1 up");
+    host.run("ip address add 10.0.0.9/24 dev nic1");
+    host.run("ip link set nic1 up");
+    eventually("both ends are up", || !host.run("ip route show").contains("linkdown"));
+    for behind in ["append default via 10.0.0.1 dev nic1 metric 50 proto static", "append 10.50.0.0/16 via 10.0.0.7 dev nic1 table 100"] {
+        host.run(&format!("ip route {behind}"));
+    }
+    for (first, then) in [("nic1", "nic0"), ("nic0", "nic1")] {
+        for link in [first, then] {
+            host.run(&format!("ip route append 10.60.{}.0/24 dev {link} scope link", u8::from(first == "nic0")));
+        }
+    }
+    for link in ["all", "nic0"] {
+        host.run(&format!("sysctl -q -w net.ipv4.conf.{link}.rp_filter=1"));
+    }
+    let routes = || host.run("ip -4 route show") + &host.run("ip -4 route show table 100");
+    let before = routes();
+    assert_reachable(&host, "before");
+    let ovs = host.start_ovs();
+    ovs.add_bridge(BRIDGE);
+    let mut mover = mover(&ovs, &Arc::default(), "boot");
+    for goal in [Goal::Attached, Goal::Plain] {
+        mover.to(goal);
+        eventually_eq(&format!("the order is as it was, {goal:?}"), &before, routes);
+        assert_reachable(&host, &format!("{goal:?}"));
+    }
+}
+
+/// The kernel makes temporary addresses of its own for each link that has the address that they come from. They are nothing that was given to the port.
+#[test]
+fn temporary_addresses_do_not_pile_up() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    host.run("sysctl -q -w net.ipv6.conf.nic0.use_tempaddr=2");
+    host.run("ip address add 2001:db8:62::5/64 dev nic0 mngtmpaddr nodad");
+    let addresses = || -> Vec<String> {
+        let text = host.run("ip -6 -o address show dev nic0");
+        let of_net = text.lines().filter(|line| line.contains("2001:db8:62:"));
+        of_net.filter_map(|line| line.split_whitespace().nth(3)).map(str::to_owned).collect()
+    };
+    eventually("the kernel has made one", || addresses().len() == 2 && !host.run("ip -6 address show dev nic0").contains("tentative"));
+    let before = addresses();
+    let ovs = host.start_ovs();
+    ovs.add_bridge(BRIDGE);
+    let mut mover = mover(&ovs, &Arc::default(), "boot");
+    for _ in 0..3 {
+        let mut whole = false;
+        let outcome = mover.handover.drive("nic0", Goal::Attached, &purpose(), |step, _| {
+            whole |= step == Step::StripNic;
+            !whole
+        });
+        assert!(matches!(outcome, Ok(None)) && whole, "{outcome:?}");
+        mover.to(Goal::Plain);
+        eventually_eq("no address was added", &before, addresses);
+    }
+    mover.to(Goal::Attached);
+    mover.to(Goal::Plain);
+    let made_by_port = addresses().into_iter().filter(|address| !before.contains(address)).count();
+    assert!(made_by_port <= 1, "only one for the NIC itself is new: {before:?} {:?}", addresses());
+}
