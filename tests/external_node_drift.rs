@@ -110,6 +110,23 @@ fn a_nic_that_is_made_anew() {
     assert!(!host.run("nft list tables").contains("vnf_agent"));
 }
 
+/// It may come back with the index that it had: whoever listened to it does not hear it any more, and its guard has no chain.
+#[test]
+fn a_nic_that_was_in_another_namespace() {
+    let host = Host::with_netns(&["away"]);
+    let mut bed = Bed::new(&host);
+    let (before, index_before) = (repairs(&bed.agent), index(&host, "nic0~"));
+    host.run("ip link set nic0~ netns away");
+    wait_for(&bed.etcd, "RETRYING", "LINK_MISSING", "not in this network namespace; its port keeps name, addresses and routes");
+    let back = host.command("", "sh").args(["-c", "ip -n away link set nic0~ netns $$"]).status();
+    assert!(back.expect("nsenter starts").success());
+    assert_eq!(index(&host, "nic0~"), index_before, "it is the same link");
+    bed.is_repaired(before, "a NIC that was away");
+    assert!(host.run("nft list tables").contains("vnf_agent"));
+    bed.given_back();
+    assert!(!host.run("nft list tables").contains("vnf_agent"));
+}
+
 /// It may come back as another one, or never: nothing of ours is left when it is not wished any more.
 #[test]
 fn a_nic_that_is_gone() {

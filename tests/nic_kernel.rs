@@ -5,6 +5,7 @@
 mod kernel_support;
 
 use kernel_support::TestNetns;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -331,4 +332,12 @@ fn a_guard_keeps_frames_from_the_host_and_nothing_else() {
     let nobody = NicLink { name: "a-name-that-no-link-has".into(), ..uplink };
     assert!(bed.kernel.guard(&nobody).unwrap_err().to_string().contains("guard a-name-that-no-link-has"));
     assert!(!bed.kernel.is_guarded(&nobody).unwrap(), "all of it or nothing");
+    // A table without its chain guards nothing: some kernels remove that with its link.
+    let uplink = bed.link("nic0~");
+    bed.kernel.guard(&uplink).unwrap();
+    let chain = format!("delete chain netdev vnf_agent_nic_{} ingress", uplink.ifindex);
+    assert!(bed.host.run(move || Command::new("nft").args(chain.split(' ')).status().unwrap().success()));
+    assert!(!bed.kernel.is_guarded(&uplink).unwrap() && bed.kernel.has_guard(&uplink).unwrap());
+    bed.kernel.unguard(&uplink).unwrap();
+    assert!(!bed.kernel.has_guard(&uplink).unwrap());
 }

@@ -5,6 +5,7 @@
 
 mod datapath;
 mod given;
+mod gone;
 mod hops;
 mod news;
 mod ports;
@@ -211,8 +212,7 @@ impl Handover {
         // A switch that does not answer would only keep us waiting.
         let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_alive.load(Ordering::Relaxed);
         let flows = answers && self.flows.stand(name, pair.as_ref().and_then(PairView::numbers)).unwrap_or(false);
-        let guarded = guarded(nic.as_ref(), journal.as_ref(), &self.settings.boot_id);
-        let guard = guarded.map_or(Ok(false), |link| self.kernel.is_guarded(&link))?;
+        let guard = self.guard_stands(nic.as_ref(), journal.as_ref())?;
         let guard_needed = journal.as_ref().map_or_else(|| self.only_listens(), |journal| journal.guard);
         let journal_state = match journal.as_ref().map(|journal| journal.intent) {
             None => JournalState::None,
@@ -370,6 +370,7 @@ impl Handover {
             confirmed: false,
             confirm_until: self.confirm_until(),
             guard: self.only_listens(),
+            gone: false,
             nic: NicLink { name: name.to_owned(), ..nic.clone() },
             config,
             given: Given::default(),

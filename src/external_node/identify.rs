@@ -22,13 +22,21 @@ pub(super) fn find_nic<'a>(
         let by_name = |wanted: &str| links.iter().find(|link| link.name == wanted && !is_ports(link));
         return by_name(name).or_else(|| by_name(uplink));
     };
-    let by_index = |link: &&NicLink| link.ifindex == journal.nic.ifindex && link.kind == journal.nic.kind;
+    // Once it is gone, its index may be another one's.
+    let by_index = |link: &&NicLink| {
+        link.ifindex == journal.nic.ifindex && link.kind == journal.nic.kind && (!journal.gone || link.mac == journal.nic.mac)
+    };
     if let Some(nic) = links.iter().find(by_index).filter(|_| journal.boot_id == boot_id) {
         return Some(nic);
     }
     // Ports of other links may bear the address of one of them.
     let same = |link: &&NicLink| link.mac == journal.nic.mac && link.kind == journal.nic.kind && link.master == 0 && !is_ports(link);
-    links.iter().filter(same).find(|link| link.name == name || link.name == uplink).or_else(|| links.iter().find(same))
+    let mut all = links.iter().filter(same);
+    if let Some(nic) = all.clone().find(|link| link.name == name || link.name == uplink) {
+        return Some(nic);
+    }
+    // All VLANs of a link have its address; and of several with one address nobody knows which it is.
+    all.next().filter(|nic| nic.kind != "vlan" && all.next().is_none())
 }
 
 /// Whose a NIC is whose ports bear the mark of another label.
@@ -38,9 +46,9 @@ pub(super) fn claimed(claim: Option<&Claim>, journal: Option<&Journal>) -> Claim
     if journal.is_some_and(is_our_own) { Claimed::UnderAnotherLabel } else { Claimed::ByAnother }
 }
 
-/// Whether the NIC is another link than the one that the journal of this boot speaks of: what was made for that one does not serve it.
+/// Whether the NIC is another link than the one that the journal of this boot speaks of, or was gone for a while: what was made for it does not serve it.
 pub(super) fn is_made_anew(nic: &NicLink, journal: &Journal, boot_id: &str) -> bool {
-    journal.boot_id == boot_id && nic.ifindex != journal.nic.ifindex
+    journal.boot_id == boot_id && (journal.gone || nic.ifindex != journal.nic.ifindex)
 }
 
 /// The link whose index names the guard: the one that the journal of this boot began with, although the NIC may be gone or made anew since.
@@ -100,6 +108,31 @@ mod tests {
         // While the one that the journal speaks of is there, no other one is it; whatever its address is now.
         let own = NicLink { mac: OTHER.into(), ..journal.nic.clone() };
         assert_eq!(find(&[anew, own], "b"), Some(journal.nic.ifindex));
+    }
+
+    #[test]
+    fn a_nic_that_is_gone_is_no_other_link() {
+        let journal = Journal { gone: true, ..journal() };
+        let (name, uplink) = (journal.name().to_owned(), journal.uplink.clone());
+        let find = |journal: &Journal, links: &[NicLink]| find_nic(links, &name, &uplink, Some(journal), "b").map(|link| link.name.clone());
+        // Back as it was, it must be put behind the bridge anew; another link may have got its index.
+        assert_eq!(find(&journal, std::slice::from_ref(&journal.nic)), Some(name.clone()));
+        assert!(is_made_anew(&journal.nic, &journal, "b"));
+        let other = NicLink { name: "eth7".into(), mac: OTHER.into(), ..journal.nic.clone() };
+        assert_eq!(find(&journal, &[other]), None);
+        // VLANs of one link have one hardware address; and two links with one are none of which anybody knows which it is.
+        let of_kind = |kind: &str, name: &str, ifindex| NicLink { name: name.into(), ifindex, kind: kind.into(), ..journal.nic.clone() };
+        for (kind, links, found) in [
+            ("vlan", vec![("eth1.20", 8)], None),
+            ("vlan", vec![("eth1.20", 8), (&*name, 9)], Some(name.clone())),
+            ("", vec![("eth7", 8)], Some("eth7".to_owned())),
+            ("", vec![("eth7", 8), ("eth8", 9)], None),
+            ("", vec![("eth7", 8), (&*uplink, 9)], Some(uplink.clone())),
+        ] {
+            let journal = Journal { nic: NicLink { kind: kind.into(), ..journal.nic.clone() }, ..journal.clone() };
+            let links: Vec<NicLink> = links.into_iter().map(|(name, index)| of_kind(kind, name, index)).collect();
+            assert_eq!(find(&journal, &links), found, "{kind} {links:?}");
+        }
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub struct Journal {
     pub confirm_until: u64,
     /// Whether frames of the uplink are kept from the host's own stack while it is attached.
     pub guard: bool,
+    /// Whether the NIC was seen to be gone since: whatever comes back is to be put behind the bridge anew.
+    #[serde(default)]
+    pub gone: bool,
     /// The NIC itself, as it was found.
     pub nic: NicLink,
     /// The configuration that the host must have, wherever it stands. Its `link` is the one that it was read from.
@@ -313,6 +316,7 @@ pub(crate) mod tests {
             confirmed: false,
             confirm_until: 137,
             guard: true,
+            gone: false,
             nic: config.link.clone(),
             config,
             given: Given::default(),

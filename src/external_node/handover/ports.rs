@@ -59,7 +59,7 @@ impl Handover {
         if let Some(nic) = nic {
             // These ports are the new link's: from here on it is the NIC.
             let known = NicLink { ifindex: nic.ifindex, ..journal.nic.clone() };
-            self.journals.write(&Journal { nic: known, ..journal.clone() })?;
+            self.journals.write(&Journal { nic: known, gone: false, ..journal.clone() })?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::external_node::handover::news::News;
 use crate::external_node::handover::refusals::Refusals;
 use crate::external_node::handover::{Handover, HandoverError, LOCK_WITHIN, Outcome, Purpose, Seen};
 use crate::external_node::journal::Journal;
-use crate::external_node::phase::{Claimed, Goal, Next, Step, next};
+use crate::external_node::phase::{Claimed, Goal, Next, Step, Wait, next};
 
 /// More steps than the longest way has: each may be undone by others once or twice.
 const STEPS_MAX: usize = 64;
@@ -109,7 +109,12 @@ impl Handover {
                 }
                 Ok(Some(Some(Outcome::Done(Box::new(seen)))))
             }
-            Next::Wait(wait) => Ok(Some(Some(Outcome::Wait(wait, Box::new(seen))))),
+            Next::Wait(wait) => {
+                if wait == Wait::NicGone {
+                    self.note_gone(nic, &seen);
+                }
+                Ok(Some(Some(Outcome::Wait(wait, Box::new(seen)))))
+            }
         }
     }
 }

@@ -37,6 +37,7 @@ const NEW_TABLE: u16 = SUBSYSTEM << 8;
 const GET_TABLE: u16 = NEW_TABLE | 1;
 const DELETE_TABLE: u16 = NEW_TABLE | 2;
 const NEW_CHAIN: u16 = NEW_TABLE | 3;
+const GET_CHAIN: u16 = NEW_TABLE | 4;
 
 /// `NFPROTO_NETDEV`.
 const NETDEV: u8 = 5;
@@ -56,6 +57,7 @@ const NESTED: u16 = 0x8000;
 /// `NF_NETDEV_INGRESS`, `NF_DROP`.
 const INGRESS: u32 = 0;
 const DROP: u32 = 0;
+const CHAIN: &str = "ingress";
 /// Before whatever else looks at ingress.
 const PRIORITY: i32 = -500;
 
@@ -64,9 +66,19 @@ fn table(link: &NicLink) -> String {
     format!("vnf_agent_nic_{}", link.ifindex)
 }
 
+/// Whether it drops: what drops is the chain, which some kernels remove with its link, and leave the table.
 pub(super) fn stands(kernel: &mut NicKernel, link: &NicLink) -> Result<bool, KernelError> {
-    let name = attribute(TABLE_NAME, &text(&table(link)));
-    let asked = sysctl::inside(kernel, || transact(&[message(GET_TABLE, 0, 0, NETDEV, 0, &name)], &[0]));
+    let chain = [attribute(CHAIN_TABLE, &text(&table(link))), attribute(CHAIN_NAME, &text(CHAIN))];
+    is_there(kernel, link, GET_CHAIN, &chain.concat())
+}
+
+/// Whether anything of it is there.
+pub(super) fn remains(kernel: &mut NicKernel, link: &NicLink) -> Result<bool, KernelError> {
+    is_there(kernel, link, GET_TABLE, &attribute(TABLE_NAME, &text(&table(link))))
+}
+
+fn is_there(kernel: &mut NicKernel, link: &NicLink, kind: u16, name: &[u8]) -> Result<bool, KernelError> {
+    let asked = sysctl::inside(kernel, || transact(&[message(kind, 0, 0, NETDEV, 0, name)], &[0]));
     // A kernel that has no tables at all has not this one.
     let none = [Errno::ENOENT, Errno::EPROTONOSUPPORT, Errno::EOPNOTSUPP, Errno::EINVAL];
     match asked {
@@ -86,7 +98,7 @@ pub(super) fn raise(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Kernel
     ];
     let chain = [
         attribute(CHAIN_TABLE, &text(&table)),
-        attribute(CHAIN_NAME, &text("ingress")),
+        attribute(CHAIN_NAME, &text(CHAIN)),
         attribute(CHAIN_HOOK | NESTED, &hook.concat()),
         attribute(CHAIN_POLICY, &number(DROP)),
         attribute(CHAIN_TYPE, &text("filter")),

@@ -190,9 +190,17 @@ impl NicKernel {
     /// Whether frames that arrive on a link are kept from the host's own stack.
     ///
     /// # Errors
-    /// When `nft` cannot be asked.
+    /// What the kernel says.
     pub fn is_guarded(&mut self, link: &NicLink) -> Result<bool, KernelError> {
         guard::stands(self, link)
+    }
+
+    /// Whether anything is left of what [`NicKernel::guard`] began, also where it keeps nothing any more: its link was gone for a while.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn has_guard(&mut self, link: &NicLink) -> Result<bool, KernelError> {
+        guard::remains(self, link)
     }
 
     /// Keeps frames that arrive on a link from the host's own stack; programs that read raw frames still see them.
