@@ -109,6 +109,7 @@ pub(super) mod tests {
             addresses: Vec::new(),
             nexthops: Vec::new(),
             routes,
+            leading: Vec::new(),
             neighbours: Vec::new(),
             rules: Vec::new(),
             taken_at: 0,
