@@ -362,7 +362,7 @@ fn a_restarted_switch_is_noticed() {
     let flows = FlowSet::new(&owner(), &[numbers], &[]);
     sink.replace(&flows).unwrap();
     let events = Arc::new(Events::default());
-    let watch = SwitchWatch::start(&socket(&ovs), Duration::from_secs(1), events.clone()).unwrap();
+    let watch = SwitchWatch::start(&socket(&ovs), &owner(), Duration::from_secs(1), events.clone()).unwrap();
     events.wait("it is there", |event| *event == OvsEvent::SwitchBack);
     ovs.kill_switch();
     events.wait("it is missed", |event| matches!(event, OvsEvent::SwitchLost(_)));
@@ -388,6 +388,32 @@ fn a_restarted_switch_is_noticed() {
     ovs.start_switch();
     eventually("the device is back", || host.link("", "eth0").is_some());
     assert!(host.addresses("", "eth0").is_empty());
+}
+
+/// Who removes or changes our flows is noticed at once; what is done to others is not told.
+#[test]
+fn flows_that_others_remove_are_told() {
+    let host = Host::new();
+    let ovs = host.start_ovs();
+    let client = client(&ovs);
+    bridge(&ovs, &client);
+    let nic = host.add_nic("eth0", 0);
+    let numbers = put_behind(&host, &client, &nic);
+    let sink = sink(&ovs);
+    let flows = FlowSet::new(&owner(), &[numbers], &[]);
+    let is_told = |event: &OvsEvent| *event == OvsEvent::FlowsChanged;
+    for change in ["mod-flows br-int table=204,actions=drop", "del-flows br-int table=205", "del-flows br-int"] {
+        sink.replace(&flows).unwrap();
+        let events = Arc::new(Events::default());
+        let _watch = SwitchWatch::start(&socket(&ovs), &owner(), Duration::from_secs(1), events.clone()).unwrap();
+        events.wait("it is there", |event| *event == OvsEvent::SwitchBack);
+        ovs.ofctl("add-flow br-int cookie=0xabc,table=7,actions=drop");
+        ovs.ofctl("mod-flows br-int table=7,actions=normal");
+        ovs.ofctl("del-flows br-int table=7");
+        assert!(!events.0.lock().unwrap().iter().any(is_told), "before {change}");
+        ovs.ofctl(change);
+        events.wait(&format!("it is told of {change}"), is_told);
+    }
 }
 
 /// Exchanging the flows interrupts nothing, however often.

@@ -228,8 +228,8 @@ fn handover(
     let options = OvsOptions::new(place.target.clone(), place.label.clone(), place.bridge.clone());
     let switch: Arc<dyn Switch> = Arc::new(OvsClient::start(options, ears.clone()).context("start the Open vSwitch client")?);
     let socket = management_socket(&run_dir(&place.target), &place.bridge);
-    let watch = SwitchWatch::start(&socket, PROBE, ears).context("watch the switch")?;
     let owner = Owner::new(place.label.clone());
+    let watch = SwitchWatch::start(&socket, &owner, PROBE, ears).context("watch the switch")?;
     let sink = Arc::new(Ofctl::new(&socket, &owner, FLOWS_WITHIN));
     let flows = Arc::new(BridgeFlows::new(switch.clone(), sink, owner, place.rules.clone()));
     let settings = HandoverSettings {

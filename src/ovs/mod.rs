@@ -17,6 +17,7 @@ mod frame;
 mod glance;
 mod ids;
 mod message;
+mod monitor;
 mod ofctl;
 mod presence;
 mod rows;

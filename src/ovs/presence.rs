@@ -1,7 +1,7 @@
 //! Notices when `ovs-vswitchd` ends, hangs or starts, by a connection to the bridge's management socket that is held open.
 //!
 //! The database does not show a restart: all its columns stay as they are, and the flows are gone all the same. Of OpenFlow only the greeting and the
-//! probes are spoken, which every version has in common.
+//! probes are spoken, which every version has in common; and where the switch can tell of changed flows, it is asked to.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -9,10 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::flows::{Cookie, OWNER_BITS};
+use super::monitor;
 use super::stream::Stream;
 use super::view::{OvsEvent, OvsSink};
 use crate::backoff::Backoff;
-use crate::model::OvsdbTarget;
+use crate::model::{OvsdbTarget, Owner};
 
 /// So many silences of the length of the probe interval end a connection.
 const SILENCES: u8 = 3;
@@ -31,6 +33,8 @@ pub struct SwitchWatch(Arc<Shared>);
 struct Shared {
     socket: PathBuf,
     probe_interval: Duration,
+    /// What the cookies of our flows have in common.
+    cookies: u64,
     sink: Arc<dyn OvsSink>,
     state: Mutex<State>,
     changed: Condvar,
@@ -43,13 +47,13 @@ struct State {
 }
 
 impl SwitchWatch {
-    /// Begins to watch the switch behind this management socket; it may be silent for three times `probe_interval`.
+    /// Begins to watch the switch behind this management socket, and this owner's flows; it may be silent for three times `probe_interval`.
     ///
     /// # Errors
     /// No thread can be had. That the switch is not there is an event.
-    pub fn start(socket: &Path, probe_interval: Duration, sink: Arc<dyn OvsSink>) -> io::Result<Self> {
-        let state = Mutex::default();
-        let shared = Arc::new(Shared { socket: socket.to_owned(), probe_interval, sink, state, changed: Condvar::new() });
+    pub fn start(socket: &Path, owner: &Owner, probe_interval: Duration, sink: Arc<dyn OvsSink>) -> io::Result<Self> {
+        let (state, cookies) = (Mutex::default(), Cookie::ours(owner));
+        let shared = Arc::new(Shared { socket: socket.to_owned(), probe_interval, cookies, sink, state, changed: Condvar::new() });
         let watcher = Arc::clone(&shared);
         thread::Builder::new().name("ovs-switch".to_owned()).spawn(move || watcher.run())?;
         Ok(Self(shared))
@@ -113,6 +117,10 @@ impl Shared {
         true
     }
 
+    fn tells_of_flows(&self, received: &Received) -> bool {
+        monitor::tells_of(&received.body, |cookie| cookie & OWNER_BITS == self.cookies)
+    }
+
     /// One connection, up to its end.
     fn watch(&self, greeted: &mut bool) -> io::Result<std::convert::Infallible> {
         let target = OvsdbTarget::Unix(self.socket.clone());
@@ -151,10 +159,15 @@ impl Shared {
                     HELLO if !*greeted => {
                         version = received.greeting();
                         *greeted = true;
+                        if version >= monitor::SINCE {
+                            // One that cannot do it refuses, and nothing else.
+                            stream.send_bytes(&message(version, monitor::MULTIPART_REQUEST, [0, 0, 0, 1], &monitor::request()))?;
+                        }
                         tracing::info!(socket = %self.socket.display(), "ovs-vswitchd answers");
                         self.sink.tell(OvsEvent::SwitchBack);
                     }
                     ECHO_REQUEST => stream.send_bytes(&message(version, ECHO_REPLY, received.number, &received.body))?,
+                    monitor::MULTIPART_REPLY if self.tells_of_flows(&received) => self.sink.tell(OvsEvent::FlowsChanged),
                     _ => {}
                 }
             }

@@ -124,6 +124,8 @@ pub enum OvsEvent {
     PortRemoved(String),
     /// The internal ports of all bridges are others than before: these, each with its bridge.
     InternalPorts(BTreeMap<String, String>),
+    /// Flows of ours were removed or changed, by whomever. Not every switch tells it.
+    FlowsChanged,
     /// One of our ports appeared, got another number or lost it, failed or recovered, or has another address.
     PortChanged(String, PortState),
 }

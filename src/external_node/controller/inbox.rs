@@ -176,7 +176,11 @@ impl OvsSink for NodeInbox {
         tracing::debug!(?event, "Open vSwitch");
         let turned = match event {
             OvsEvent::DatabaseBack | OvsEvent::DatabaseLost(_) | OvsEvent::SwitchBack | OvsEvent::SwitchLost(_) => true,
-            OvsEvent::BridgeRemoved | OvsEvent::PortRemoved(_) | OvsEvent::InternalPorts(_) | OvsEvent::PortChanged(..) => false,
+            OvsEvent::BridgeRemoved
+            | OvsEvent::PortRemoved(_)
+            | OvsEvent::InternalPorts(_)
+            | OvsEvent::PortChanged(..)
+            | OvsEvent::FlowsChanged => false,
         };
         self.change(|batch| {
             batch.switch = true;
