@@ -15,6 +15,31 @@ fn wait_held(agent: &Agent<'_>) {
     });
 }
 
+/// Who asks for a NIC back while removals are held back gets it, and is told so, also after a restart.
+#[test]
+fn a_nic_is_given_back_on_request_meanwhile() {
+    let host = Host::new();
+    host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let _ovs = host.start_ovs();
+    let mut etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    etcd.pass_revisions(50);
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    eventually("it is confirmed", || agent.log().contains("confirmed: the host"));
+    agent.wait_ready();
+    etcd.wipe();
+    etcd.start();
+    wait_held(&agent);
+    agent.ask(&["node", "rollback", "vpp1"]);
+    wait_plain(&host, "nic0", &before);
+    eventually_ok("it is told as what it is", || {
+        let told = agent.vnfctl(&["nodes"]).stdout;
+        if told.contains("nic0 was given back on request") { Ok(()) } else { Err(told) }
+    });
+}
+
 #[test]
 fn a_nic_stays_until_removals_are_accepted() {
     let host = Host::new();

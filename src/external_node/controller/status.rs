@@ -38,6 +38,10 @@ pub(super) fn is_attached(seen: &Seen) -> bool {
     phase(&seen.observation) == Phase::Attached
 }
 
+fn is_plain(seen: &Seen) -> bool {
+    phase(&seen.observation) == Phase::Plain
+}
+
 pub(super) fn reason_of_wait(wait: Wait) -> Reason {
     match wait {
         Wait::NicGone => Reason::LinkMissing,
@@ -184,6 +188,9 @@ fn left_over(parts: &NodeParts, nics: &BTreeMap<String, Nic>) -> NodeStatus {
     let names = || nics.keys().cloned().collect::<Vec<_>>().join(", ");
     (status.state, status.reason, status.message) = match trouble(nics) {
         Some(trouble) => trouble,
+        None if nics.values().all(|nic| nic.rolled_back && nic.seen.as_ref().is_some_and(is_plain)) => {
+            (State::Removed, None, format!("the store does not hold this wish; {} was given back on request", names()))
+        }
         None if nics.values().any(|nic| nic.goal == Goal::Plain) => {
             (State::Removed, None, format!("the wish is gone; {} is being given back", names()))
         }
