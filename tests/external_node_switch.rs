@@ -223,3 +223,24 @@ fn nothing_is_touched_for_a_switch_that_is_not_there() {
     nic.passes_all_but(5002, &[]);
     assert_eq!(json!(shape(&host, "nic0")), json!(before));
 }
+
+/// A bridge with a controller in its band has the NIC open by which that one is reached, under its own name, and looks only every 10 s which one that is.
+#[test]
+fn a_controller_in_the_band() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    host.run("ip route add default via 10.199.0.1 dev nic0");
+    let before = settled_shape(&host, "nic0");
+    let ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    ovs.vsctl("add-br br-int -- set bridge br-int datapath_type=netdev -- set-controller br-int tcp:127.0.0.1:6653");
+    wish(&etcd, &interfaces());
+    wait_attached(&etcd, &["nic0"]);
+    let log = agent.log();
+    assert!(!log.contains("File exists"), "it was waited for in vain: {log}");
+    wait_rescued(&host, &nic, "beside the controller");
+    unwish(&etcd);
+    wait_plain(&host, "nic0", &before);
+    assert_eq!(ovs.vsctl("get-controller br-int").trim(), "tcp:127.0.0.1:6653");
+}

@@ -74,3 +74,11 @@ pub enum OvsError {
         last: String,
     },
 }
+
+impl OvsError {
+    /// Whether a port failed because the switch itself still has another device open under its name: it says so in the system's words for `EEXIST`.
+    #[must_use]
+    pub fn is_name_in_use(&self) -> bool {
+        matches!(self, Self::PortFailed { cause, .. } if cause.contains("File exists"))
+    }
+}

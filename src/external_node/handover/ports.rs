@@ -1,7 +1,7 @@
 //! Making, mending and removing the two ports of one NIC.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::external_node::handover::{Handover, HandoverError, Purpose, Seen, notes_of};
 use crate::external_node::identify::is_made_anew;
@@ -13,6 +13,9 @@ use crate::ovs::{Failing, NewPair, OvsError};
 
 /// How long new ports may take until they can be used.
 const PORTS_WITHIN: Duration = Duration::from_secs(10);
+/// How long the switch may have the NIC open by the name that its port has now, and how often it is made to try again.
+const LET_GO_WITHIN: Duration = Duration::from_secs(20);
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long ports that stand already may take until they are mended; after that they are made anew.
 const MENDED_WITHIN: Duration = Duration::from_secs(3);
 /// How long the switch may take to let go of its ports.
@@ -54,7 +57,7 @@ impl Handover {
         let uplink = HostIfName::new(&journal.uplink).map_err(|why| unfit(&why.to_string()))?;
         let notes = notes_of(journal, purpose);
         self.switch.create_pair(&NewPair { host, uplink, mac, mtu: journal.config.link.mtu, notes })?;
-        self.switch.wait_ready(name, mac, Failing::Ends, PORTS_WITHIN)?;
+        self.wait_made(name, mac)?;
         self.port_is_up_to_date(name, mac)?;
         if let Some(nic) = nic {
             // These ports are the new link's: from here on it is the NIC.
@@ -62,6 +65,21 @@ impl Handover {
             self.journals.write(&Journal { nic: known, gone: false, ..journal.clone() })?;
         }
         Ok(())
+    }
+
+    /// Waits for ports that were made just now. The switch may still have the NIC open by the name that is the port's now, as it has the one by which it
+    /// reaches a controller in the band of the bridge; it looks every 10 s by which one that is. The host is reachable by its NIC meanwhile.
+    fn wait_made(&self, name: &str, mac: MacAddr) -> Result<(), HandoverError> {
+        let until = Instant::now() + LET_GO_WITHIN;
+        loop {
+            match self.switch.wait_ready(name, mac, Failing::Ends, PORTS_WITHIN) {
+                Err(error) if error.is_name_in_use() && Instant::now() < until => tracing::debug!(nic = name, %error, "waiting"),
+                outcome => return Ok(outcome.map(drop)?),
+            }
+            std::thread::sleep(ASK_AGAIN_AFTER);
+            // Any change has it try again.
+            self.switch.wait_followed(PORTS_WITHIN)?;
+        }
     }
 
     pub(super) fn mend_links(&mut self, nic: &NicLink, port: &NicLink, journal: &Journal) -> Result<(), HandoverError> {
