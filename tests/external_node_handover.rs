@@ -6,11 +6,13 @@ mod support;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nic_support::*;
 use support::{Host, eventually};
+use vnf_agent::external_node::handover::Outcome;
 use vnf_agent::external_node::journal::{Journal, JournalFolder};
-use vnf_agent::external_node::phase::{Goal, phase};
+use vnf_agent::external_node::phase::{Goal, Step, phase};
 use vnf_agent::model::Phase;
 
 /// Pings from outside as long as it lives.
@@ -189,6 +191,31 @@ fn a_host_is_rescued_from_a_dead_switch() {
     eventually("the database is back", || mover.switch.read().is_ok());
     mover.to(Goal::Plain);
     wait_digest(&host, "everything is as it was at the end", &before);
+}
+
+/// A switch that hangs must not keep the host waiting on its way back for an answer that nobody needs yet.
+#[test]
+fn the_way_back_asks_for_flows_only_when_the_nic_is_plain() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    let ovs = host.start_ovs();
+    let flows = Arc::<NoFlows>::default();
+    let before = digest(&host, "nic0");
+    let mut mover = mover(&ovs, &flows, "boot");
+    mover.to(Goal::Attached);
+    let (mut asked, mut steps) = (0, Vec::new());
+    let outcome = mover.handover.drive("nic0", Goal::Plain, &purpose(), |step, _| {
+        let now = flows.asked.load(Ordering::SeqCst);
+        steps.push((step, now - asked));
+        asked = now;
+        true
+    });
+    assert!(matches!(outcome, Ok(Some(Outcome::Done(_)))), "{outcome:?}");
+    let at = |wanted| steps.iter().position(|(step, _)| *step == wanted).unwrap_or_else(|| panic!("{wanted:?}: {steps:?}"));
+    let moved = &steps[at(Step::MarkDetaching) + 1..=at(Step::RenameBack)];
+    assert!(moved.len() >= 3 && moved.iter().all(|(_, asked)| *asked == 0), "{steps:?}");
+    assert!(steps[at(Step::RemoveFlows)].1 > 0, "{steps:?}");
+    wait_digest(&host, "everything is as it was", &before);
 }
 
 /// The kernel's datapath outlives its switch, and has to be told to let go. There is none here, so what would be told to it is written down instead.

@@ -136,6 +136,12 @@ pub(super) fn notes_of(journal: &Journal, purpose: &Purpose) -> Notes {
     Notes { attachment: Some(journal.attachment.clone()), ..purpose.notes.clone() }
 }
 
+/// On the way back nobody needs to know of flows before the NIC is plain; a switch that hangs would keep the host waiting for its answer.
+fn nobody_needs_flows(journal: Option<&Journal>, rows: Rows, place: NicPlace) -> bool {
+    let is_tidying = rows == Rows::None && matches!(place, NicPlace::OwnName | NicPlace::Gone);
+    !is_tidying && journal.is_some_and(|journal| journal.intent == Intent::Detaching)
+}
+
 impl Handover {
     /// Works with these. `switch_alive` is false while it is known that the switch's process does not answer.
     #[must_use]
@@ -211,7 +217,8 @@ impl Handover {
             self.shares(journal.as_ref(), nic.as_ref(), port, place, port_serves)?;
         // A switch that does not answer would only keep us waiting.
         let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_alive.load(Ordering::Relaxed);
-        let flows = answers && self.flows.stand(name, pair.as_ref().and_then(PairView::numbers)).unwrap_or(false);
+        let numbers = pair.as_ref().and_then(PairView::numbers);
+        let flows = answers && (nobody_needs_flows(journal.as_ref(), rows, place) || self.flows.stand(name, numbers).unwrap_or(false));
         let guard = self.guard_stands(nic.as_ref(), journal.as_ref())?;
         let guard_needed = journal.as_ref().map_or_else(|| self.only_listens(), |journal| journal.guard);
         let journal_state = match journal.as_ref().map(|journal| journal.intent) {
