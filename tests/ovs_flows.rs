@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -344,6 +345,13 @@ fn failures_say_why() {
     ovs.signal_switch(Signal::SIGSTOP);
     let hasty = Ofctl::new(&socket(&ovs), &owner(), Duration::from_millis(500));
     let error = hasty.replace(&FlowSet::default()).unwrap_err();
+    assert!(matches!(error, FlowError::NoAnswer { .. }), "{error}");
+    // One that would wait long does not while it is known that nobody answers.
+    let alive = Arc::new(AtomicBool::new(true));
+    let patient = Ofctl::new(&socket(&ovs), &owner(), Duration::from_secs(3600)).as_long_as(alive.clone());
+    let asks = std::thread::spawn(move || patient.standing());
+    alive.store(false, Ordering::Relaxed);
+    let error = asks.join().unwrap().unwrap_err();
     assert!(matches!(error, FlowError::NoAnswer { .. }), "{error}");
     ovs.signal_switch(Signal::SIGCONT);
     eventually("it answers again", || sink(&ovs).standing().is_ok_and(|standing| flows.compare(&standing).is_empty()));

@@ -230,7 +230,7 @@ fn handover(
     let socket = management_socket(&run_dir(&place.target), &place.bridge);
     let owner = Owner::new(place.label.clone());
     let watch = SwitchWatch::start(&socket, &owner, PROBE, ears).context("watch the switch")?;
-    let sink = Arc::new(Ofctl::new(&socket, &owner, FLOWS_WITHIN));
+    let sink = Arc::new(Ofctl::new(&socket, &owner, FLOWS_WITHIN).as_long_as(alive.clone()));
     let flows = Arc::new(BridgeFlows::new(switch.clone(), sink, owner, place.rules.clone()));
     let settings = HandoverSettings {
         bridge: place.bridge.clone(),

@@ -227,8 +227,9 @@ impl Handover {
             Some(Intent::Attached) => JournalState::Attached,
             Some(Intent::Detaching) => JournalState::Detaching,
         };
-        // Without the port nothing can be ready, whatever the database says.
-        let rows = if rows == Rows::Ready && held != NameHolder::Port { Rows::Broken } else { rows };
+        // Without the port nothing can be ready, whatever the database says; nor when the switch was found away since, as it was asked for flows.
+        let serves = held == NameHolder::Port && self.switch_alive.load(Ordering::Relaxed);
+        let rows = if rows == Rows::Ready && !serves { Rows::Broken } else { rows };
         let links_fit = journal.as_ref().is_none_or(|journal| links_fit(journal, nic.as_ref(), port));
         let observation = Observation {
             claimed: claimed(claim.as_ref(), journal.as_ref()),

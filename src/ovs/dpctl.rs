@@ -37,7 +37,7 @@ impl Dpctl {
     /// # Errors
     /// One sentence. A device that is no port of it, or no datapath at all, is no error.
     pub fn remove(&self, device: &str) -> Result<(), String> {
-        match program::run(&self.program, &["del-if", DATAPATH, device], String::new(), WITHIN) {
+        match program::run(&self.program, &["del-if", DATAPATH, device], String::new(), &|| WITHIN) {
             Ok(_) => Ok(()),
             // The words for ENODEV and ENOENT, which is all that the program has for them.
             Err(Failure::Refused(cause)) if ["No such device", "no port named", "No such file"].iter().any(|gone| cause.contains(gone)) => {

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::dump;
@@ -76,6 +78,9 @@ pub trait FlowSink: Send + Sync + 'static {
     fn forget_connections(&self) -> Result<(), FlowError>;
 }
 
+/// How long a call may take while it is known that the switch does not answer: the host is cut off meanwhile.
+const WHILE_AWAY: Duration = Duration::from_secs(1);
+
 /// The real [`FlowSink`].
 #[derive(Clone, Debug)]
 pub struct Ofctl {
@@ -84,6 +89,8 @@ pub struct Ofctl {
     bridge: String,
     owner: u64,
     limit: Duration,
+    /// False while it is known that the switch does not answer.
+    alive: Arc<AtomicBool>,
 }
 
 /// Where the management socket of a bridge is, in the folder where Open vSwitch has its sockets.
@@ -97,13 +104,23 @@ impl Ofctl {
     #[must_use]
     pub fn new(socket: &Path, owner: &Owner, limit: Duration) -> Self {
         let bridge = format!("unix:{}", socket.display());
-        Self { program: "ovs-ofctl".into(), bridge, owner: Cookie::ours(owner), limit }
+        Self { program: "ovs-ofctl".into(), bridge, owner: Cookie::ours(owner), limit, alive: Arc::new(AtomicBool::new(true)) }
     }
 
     /// With another program in the place of `ovs-ofctl`.
     #[must_use]
     pub fn with_program(self, program: PathBuf) -> Self {
         Self { program, ..self }
+    }
+
+    /// A call has no more than a second while this is false, one that is under way included.
+    #[must_use]
+    pub fn as_long_as(self, alive: Arc<AtomicBool>) -> Self {
+        Self { alive, ..self }
+    }
+
+    fn patience(&self) -> Duration {
+        if self.alive.load(Ordering::Relaxed) { self.limit } else { self.limit.min(WHILE_AWAY) }
     }
 
     fn dump(&self, attempted: &str) -> Result<Vec<Standing>, FlowError> {
@@ -114,9 +131,9 @@ impl Ofctl {
     /// Runs the program to its end, or to that of our patience.
     fn run(&self, attempted: &str, words: &[&str], input: String) -> Result<String, FlowError> {
         let words: Vec<&str> = ["-O", OPENFLOW].into_iter().chain(words.iter().copied()).collect();
-        program::run(&self.program, &words, input, self.limit).map_err(|failure| match failure {
+        program::run(&self.program, &words, input, &|| self.patience()).map_err(|failure| match failure {
             Failure::NotRun(cause) => FlowError::NotRun { attempted: attempted.to_owned(), cause },
-            Failure::NoAnswer => FlowError::NoAnswer { attempted: attempted.to_owned(), limit: self.limit },
+            Failure::NoAnswer => FlowError::NoAnswer { attempted: attempted.to_owned(), limit: self.patience() },
             Failure::Refused(cause) => FlowError::Refused { attempted: attempted.to_owned(), cause },
         })
     }
