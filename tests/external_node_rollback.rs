@@ -144,3 +144,28 @@ fn another_bridge_in_the_configuration_leaves_nothing_on_the_old_one() {
     assert!(ovs.vsctl("list-ports br-other").contains("nic0~"));
     nic.passes_all_but(5002, &[]);
 }
+
+/// Nothing keeps the old bridge in use once no NIC stands behind it, although the wish for one is still there.
+#[test]
+fn another_bridge_is_used_after_a_rollback() {
+    let host = Host::new();
+    let nic = host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let mut first = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    first.stop();
+    drop(first);
+    let second = agent(&host).with(&["--ovs-bridge", "br-other"]).started();
+    wait_attached(&etcd, &["nic0"]);
+    second.ask(&["node", "rollback", "vpp1"]);
+    wait_for(&etcd, "FAILED", "NIC_UNSUITABLE", "given back on request");
+    wait_plain(&host, "nic0", &before);
+    eventually("it turns to the other one", || second.log().contains("the configured one is used from now on"));
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    assert!(ovs.vsctl("list-ports br-other").contains("nic0~") && !ovs.vsctl("list-ports br-int").contains("nic0"));
+    nic.passes_all_but(5001, &[]);
+}

@@ -27,7 +27,7 @@ const TAIL: &str = "
 They are read at the start.
 
 - `--node-name` and `--node-namespace` say which node is this host's. One agent follows one node; others below its label read UNIMPLEMENTED.
-- `--ovs-bridge`: NICs that stand behind another bridge when the agent starts stay there, and so does whatever is wished meanwhile, until all of them are given back.
+- `--ovs-bridge`: NICs that stand behind another bridge when the agent starts stay there, and so does whatever is wished meanwhile, until none stands there any more: all of them were given back, also on request (`vnfctl node rollback`).
 - `--ovs-db`: the agent looks into the database that it is told, not into one of before. Delete the node's key before you name another one, and write it again afterwards.
 - `--ovs-datapath` counts only when the bridge is made: that of a bridge that is there is never changed. `system` is the kernel's; `netdev` the one in user space.
 - `--node-confirm-timeout` must be longer than the host may need to hear of its store again. Too short, and each attachment is undone.

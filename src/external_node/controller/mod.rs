@@ -129,9 +129,12 @@ impl NodeController {
         }
     }
 
-    /// Whether nothing of ours is behind the bridge, nor left on it by a journal that was lost.
+    /// Whether nothing of ours is behind the bridge, nor left on it by a journal that was lost. A NIC that is wished, or was given back on request, may be plain.
     fn is_done_with_bridge(&self) -> bool {
-        self.nics.is_empty() && self.looked && self.parts.handover.ports().is_some_and(|view| view.pairs.is_empty())
+        let plain = |nic: &Nic| nic.seen.as_ref().is_some_and(status::is_plain) && (nic.goal == Goal::Attached || nic.trouble.is_none());
+        let no_journal = || self.parts.handover.journals().all().is_ok_and(|all| all.is_empty());
+        let no_port = || self.parts.handover.ports().is_some_and(|view| view.pairs.is_empty());
+        self.looked && self.nics.values().all(plain) && no_journal() && no_port()
     }
 
     /// One look at everything that is due; returns when it is due again.

@@ -38,7 +38,7 @@ pub(super) fn is_attached(seen: &Seen) -> bool {
     phase(&seen.observation) == Phase::Attached
 }
 
-fn is_plain(seen: &Seen) -> bool {
+pub(super) fn is_plain(seen: &Seen) -> bool {
     phase(&seen.observation) == Phase::Plain
 }
 
