@@ -119,6 +119,30 @@ fn somebody_always_stands_by() {
     rig.assert_as_before("two at once");
 }
 
+/// A journal that is lost before the attachment was confirmed is no NIC that was given back.
+#[test]
+fn a_journal_that_is_lost_before_it_was_confirmed() {
+    let host = Host::with_netns(&["net"]);
+    let mut rig = rig_with_time(&host, "1h");
+    start_frozen(&mut rig, 3);
+    rig.etcd.freeze();
+    rig.agent.signal(Signal::SIGCONT);
+    rig.wait_rest(&[Rest::Attached], "without its store");
+    eventually("one stands by", || !rig.standing_by().is_empty());
+    fs::remove_file(rig.journal_path()).expect("it is there");
+    // Whatever comes brings the next look.
+    host.run("ip link add news type bridge");
+    let stands = |journal: Value| journal["intent"] == "ATTACHED" && journal["confirmed"] == false;
+    eventually("another one is written from what stands", || rig.journal().is_some_and(stands));
+    assert!(!rig.agent.log().contains("and was undone"), "{}", rig.agent.log());
+    assert_reachable(&host, "with another journal");
+    rig.etcd.thaw();
+    rig.wait_confirmed("with the store back");
+    rig.agent.kill();
+    assert!(!rig.go(Rest::Plain, 0));
+    rig.assert_as_before("at the end");
+}
+
 /// What the journal says of another attachment, or of one that was confirmed at the last moment, is left alone.
 #[test]
 fn only_what_it_guards_is_given_back() {

@@ -372,19 +372,22 @@ fn tidy(seen: &Observation) -> Next {
 #[must_use]
 pub fn phase(seen: &Observation) -> Phase {
     match seen.journal {
-        JournalState::None => return Phase::Plain,
+        // One whose journal was lost stands where it stands.
+        JournalState::None if seen.nic != NicPlace::UplinkName || seen.claimed == Claimed::ByAnother => return Phase::Plain,
         JournalState::Detaching => return Phase::Detaching,
-        JournalState::Attaching | JournalState::Attached => {}
+        JournalState::None | JournalState::Attaching | JournalState::Attached => {}
     }
+    // Ports and flows of another label are not looked into: its links tell whether it serves.
+    let is_hidden = seen.claimed == Claimed::UnderAnotherLabel;
     if seen.nic != NicPlace::UplinkName {
         Phase::Prepared
-    } else if seen.rows != Rows::Ready || seen.holder != NameHolder::Port {
+    } else if (seen.rows != Rows::Ready && !is_hidden) || seen.holder != NameHolder::Port {
         Phase::Renamed
-    } else if !seen.flows {
+    } else if !seen.flows && !is_hidden {
         Phase::PortsCreated
     } else if seen.on_port != Share::All || seen.on_nic != Share::None {
         Phase::FlowsInstalled
-    } else if seen.journal == JournalState::Attached && seen.guard == seen.guard_needed && seen.links_fit {
+    } else if !is_hidden && seen.journal == JournalState::Attached && seen.guard == seen.guard_needed && seen.links_fit {
         Phase::Attached
     } else {
         Phase::Moved

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::NodeController;
+use super::{NodeController, status};
 use crate::external_node::attachment::is_overdue;
 use crate::external_node::phase::JournalState;
 use crate::linux::nic::NicKernel;
@@ -50,8 +50,16 @@ impl NodeController {
     /// Whether somebody else, the process that stands by, has undone an attachment that was not confirmed.
     pub(super) fn was_given_back(&mut self, name: &str) -> bool {
         let Ok(seen) = self.parts.handover.observe(name) else { return false };
-        if matches!(seen.observation.journal, JournalState::Attaching | JournalState::Attached) {
-            return false;
+        match seen.observation.journal {
+            JournalState::Attaching | JournalState::Attached => return false,
+            // Only the journal has gone: what is written anew is to be confirmed by itself.
+            JournalState::None if !status::is_plain(&seen) => {
+                if let Some(nic) = self.nics.get_mut(name) {
+                    nic.unproved = None;
+                }
+                return false;
+            }
+            JournalState::None | JournalState::Detaching => {}
         }
         self.remember(name, seen);
         if let Some(nic) = self.nics.get_mut(name) {

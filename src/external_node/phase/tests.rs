@@ -207,6 +207,20 @@ fn what_another_agent_has_is_left_alone() {
     }
 }
 
+/// What is told of a NIC is where it stands, also when its journal was lost, or its ports bear another label.
+#[test]
+fn no_phase_hides_an_uplink() {
+    let (there, _) = way(plain(), Goal::Attached);
+    let attached = there[there.len() - 1];
+    let without_journal = Observation { journal: JournalState::None, ..attached };
+    assert_eq!(phase(&without_journal), Phase::Moved);
+    assert_eq!(phase(&Observation { claimed: Claimed::ByAnother, ..without_journal }), Phase::Plain);
+    let hidden = Observation { claimed: Claimed::UnderAnotherLabel, rows: Rows::None, flows: false, ..attached };
+    assert_eq!(phase(&hidden), Phase::Moved);
+    assert_eq!(phase(&Observation { holder: NameHolder::NobodyElse, ..hidden }), Phase::Renamed);
+    assert_eq!(phase(&Observation { on_nic: Share::All, ..hidden }), Phase::FlowsInstalled);
+}
+
 #[test]
 fn a_way_can_be_turned_round_at_every_step() {
     let plain = plain();
