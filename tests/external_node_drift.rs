@@ -224,3 +224,31 @@ fn what_is_not_ours_stays() {
     let flows = bed.ovs.ofctl("--no-stats dump-flows br-int");
     assert_eq!(flows.matches("cookie=0x7,").count(), 2, "{flows}");
 }
+
+/// Somebody empties what says whose the ports are, of one or of both: they are known by their rows, and say it again.
+#[test]
+fn ids_that_were_emptied() {
+    let host = Host::new();
+    let mut bed = Bed::new(&host);
+    bed.ovs.vsctl("set port nic0 external_ids:somebody=else");
+    let ids = |bed: &Bed<'_>| ["nic0", "nic0~"].map(|port| ["_uuid", "external_ids"].map(|column| bed.ovs.column("port", port, column)));
+    let as_before = ids(&bed);
+    let clear = |ports: &[&str]| {
+        // All in one transaction.
+        let keys = ["owner", "role", "peer", "orig-name", "entity", "attachment", "ips"].map(|key| format!("vnf-agent-{key}")).join(" ");
+        ports.iter().map(|port| format!("remove port {port} external_ids {keys}")).collect::<Vec<_>>().join(" -- ")
+    };
+    for ports in [["nic0", "nic0~"].as_slice(), &["nic0~"], &["nic0"]] {
+        let before = repairs(&bed.agent);
+        bed.ovs.vsctl(&clear(ports));
+        bed.is_repaired(before, &format!("nobody's ports {ports:?}"));
+        eventually_eq(&format!("they say whose they are: {ports:?}"), &as_before, || ids(&bed));
+    }
+    // Nor is anything left when they are found so by who shall give them back.
+    bed.agent.stop();
+    bed.ovs.vsctl(&clear(&["nic0", "nic0~"]));
+    unwish(&bed.etcd);
+    bed.agent.start();
+    wait_given_back(&host, &bed.etcd, "nic0", &bed.before);
+    assert!(!bed.ovs.vsctl("list-ports br-int").contains("nic0"));
+}

@@ -150,8 +150,12 @@ mod tests {
             link_up: None,
         };
         let ready = || PortState::Ready(OfPort::new(1).unwrap());
-        let pair =
-            |state: PortState| PairView { host: Some(port("eth0", state)), uplink: Some(port("eth0~", ready())), notes: Notes::default() };
+        let pair = |state: PortState| PairView {
+            host: Some(port("eth0", state)),
+            uplink: Some(port("eth0~", ready())),
+            notes: Notes::default(),
+            is_unmarked: false,
+        };
         let link = |name: &str, kind: &str| NicLink { name: name.into(), kind: kind.into(), ..journal().nic };
         let left = |state: PortState, link: NicLink| is_left_here("eth0", &pair(state), &[link]);
         assert!(left(ready(), link("eth0~", "veth")) && left(ready(), link("eth0", "tun")) && left(PortState::Pending, link("eth0", "")));

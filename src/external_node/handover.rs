@@ -20,6 +20,7 @@ use std::time::Duration;
 
 pub use crate::external_node::flows::{FlowsError, PairFlows};
 use crate::external_node::handover::given::port_of;
+use crate::external_node::handover::ports::with_rows;
 use crate::external_node::handover::shares::Shares;
 use crate::external_node::identify::{claimed, find_nic, guarded, is_deaf, is_made_anew, is_port, links_fit};
 use crate::external_node::journal::{Intent, Journal, JournalError, JournalFolder};
@@ -187,6 +188,7 @@ impl Handover {
         let links = self.kernel.links()?;
         let journal = unwritten.map_or_else(|| self.journals.load(name), |journal| Ok(Some(journal)))?;
         let uplink = journal.as_ref().map_or_else(|| uplink_name(name), |journal| journal.uplink.clone());
+        self.switch.know(name, journal.as_ref().and_then(|journal| journal.ports.as_ref()));
         // Only after the links: a port that was seen has its rows by then, whosever they are.
         let view = self.view();
         // Behind somebody else's ports it is nothing of ours, as long as no journal says that it was.
@@ -342,7 +344,7 @@ impl Handover {
             }
             Step::Guard => self.kernel.guard(&guarded()?)?,
             Step::DropGuard => self.kernel.unguard(&guarded()?)?,
-            Step::Confirm => self.confirm(name, port()?, journal()?, purpose)?,
+            Step::Confirm => self.confirm(name, port()?, with_rows(journal()?, seen), purpose)?,
             Step::DeletePorts => self.delete_ports(name, seen)?,
             Step::RemoveLeftover => self.remove_leftover(port()?)?,
             Step::DropJournal => {
@@ -379,6 +381,7 @@ impl Handover {
             confirm_until: self.confirm_until(),
             guard: self.only_listens(),
             gone: false,
+            ports: None,
             nic: NicLink { name: name.to_owned(), ..nic.clone() },
             config,
             given: Given::default(),

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::external_node::lock::{self, NicLock};
 use crate::model::nic::{Given, NicConfig, NicLink};
+use crate::ovs::PairRows;
 
 /// Version of the form below. A journal of another version is not guessed at.
 const VERSION: u32 = 1;
@@ -65,6 +66,9 @@ pub struct Journal {
     /// Whether the NIC was seen to be gone since: whatever comes back is to be put behind the bridge anew.
     #[serde(default)]
     pub gone: bool,
+    /// The rows of its ports, which are known by them when somebody empties their ids.
+    #[serde(default)]
+    pub ports: Option<PairRows>,
     /// The NIC itself, as it was found.
     pub nic: NicLink,
     /// The configuration that the host must have, wherever it stands. Its `link` is the one that it was read from.
@@ -317,6 +321,7 @@ pub(crate) mod tests {
             confirm_until: 137,
             guard: true,
             gone: false,
+            ports: None,
             nic: config.link.clone(),
             config,
             given: Given::default(),

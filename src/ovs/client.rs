@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -11,7 +11,7 @@ use super::message;
 use super::rows::Rows;
 use super::session::{CallError, Purpose, Session, SessionOptions, SessionSink};
 use super::transaction::{self, Guard, NewPair, OPENFLOW, Refusal, Transaction};
-use super::view::{self, BridgeView, OfPort, OvsEvent, OvsSink, PairView, PortState, PortView, SwitchView};
+use super::view::{self, BridgeView, KnownRows, OfPort, OvsEvent, OvsSink, PairRows, PairView, PortState, PortView, SwitchView};
 use super::{Failing, Notes, OvsError, RowId, Switch};
 use crate::model::{AgentLabel, Datapath, MacAddr, OvsdbTarget};
 
@@ -49,6 +49,7 @@ pub struct OvsClient {
     session: Session,
     options: OvsOptions,
     lock: String,
+    known: Mutex<KnownRows>,
 }
 
 impl OvsClient {
@@ -66,7 +67,7 @@ impl OvsClient {
         };
         let follower =
             Follower { label: options.label.clone(), bridge: options.bridge.clone(), last: SwitchView::default(), internal: None, sink };
-        Ok(Self { session: Session::start(session, follower)?, options, lock })
+        Ok(Self { session: Session::start(session, follower)?, options, lock, known: Mutex::default() })
     }
 
     /// Makes a transaction that changes something.
@@ -124,11 +125,11 @@ impl OvsClient {
     }
 
     fn view(&self, rows: &Rows) -> SwitchView {
-        view::view(rows, &self.options.label, &self.options.bridge)
+        view::view(rows, &self.options.label, &self.options.bridge, &self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn ours(&self, rows: &Rows) -> SwitchView {
-        view::ours(rows, &self.options.label, &self.options.bridge)
+        view::ours(rows, &self.options.label, &self.options.bridge, &self.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn pair(&self, attempted: &str, host: &str) -> Result<PairView, OvsError> {
@@ -191,6 +192,14 @@ impl Switch for OvsClient {
         self.fresh_within(limit.min(self.options.call_limit), "read the ports", |rows| self.view(rows))
     }
 
+    fn know(&self, host: &str, rows: Option<&PairRows>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match rows {
+            Some(rows) => drop(known.insert(host.to_owned(), rows.clone())),
+            None => drop(known.remove(host)),
+        }
+    }
+
     fn ensure_bridge(&self, datapath: Datapath) -> Result<BridgeView, OvsError> {
         let bridge = &self.options.bridge;
         let attempted = format!("make the bridge `{bridge}`");
@@ -229,11 +238,11 @@ impl Switch for OvsClient {
 
     fn write_notes(&self, host: &str, notes: &Notes) -> Result<(), OvsError> {
         let attempted = format!("write down what belongs to the ports of `{host}`");
-        let ports: Vec<(RowId, String)> = ports(&self.pair(&attempted, host)?).map(|port| (port.id.clone(), port.name.clone())).collect();
-        if ports.is_empty() {
+        let pair = self.pair(&attempted, host)?;
+        if ports(&pair).next().is_none() {
             return Err(OvsError::NoPort { attempted, port: host.to_owned() });
         }
-        self.transact(&attempted, &transaction::write_notes(&self.lock, &ports, notes)).map(drop)
+        self.transact(&attempted, &transaction::write_notes(&self.lock, &self.options.label, &pair, notes)).map(drop)
     }
 
     fn wait_ready(&self, host: &str, mac: MacAddr, failing: Failing, limit: Duration) -> Result<(OfPort, OfPort), OvsError> {
@@ -311,7 +320,8 @@ struct Follower {
 
 impl SessionSink for Follower {
     fn rows(&mut self, rows: &Rows, first: bool) -> Vec<OvsEvent> {
-        let now = view::ours(rows, &self.label, &self.bridge);
+        // By what they say alone: who empties their ids is heard of as one who removes them.
+        let now = view::ours(rows, &self.label, &self.bridge, &KnownRows::new());
         let mut events = view::events(&self.last, &now);
         if first {
             events.insert(0, OvsEvent::DatabaseBack);

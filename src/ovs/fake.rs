@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::view::{BridgeView, OfPort, PairView, PortState, PortView, SwitchView};
-use super::{Cookie, Failing, FlowError, FlowSet, FlowSink, NewPair, Notes, OvsError, RowId, Standing, Switch};
+use super::{Cookie, Failing, FlowError, FlowSet, FlowSink, NewPair, Notes, OvsError, PairRows, RowId, Standing, Switch};
 use crate::model::{Datapath, MacAddr};
 
 /// A call that can be made to fail.
@@ -171,6 +171,9 @@ impl Switch for FakeOvs {
         self.read()
     }
 
+    /// Its ports have no ids that anybody could empty.
+    fn know(&self, _host: &str, _rows: Option<&PairRows>) {}
+
     fn ensure_bridge(&self, datapath: Datapath) -> Result<BridgeView, OvsError> {
         self.call(Call::EnsureBridge, "make the bridge", |state| {
             let new = || BridgeView { datapath: datapath.as_str().to_owned(), protocols: BTreeSet::new() };
@@ -190,7 +193,7 @@ impl Switch for FakeOvs {
             }
             let uplink = Some(state.port(names[1], Some(pair.mac), None));
             let host = Some(state.port(names[0], Some(pair.mac), Some(pair.mtu.into())));
-            state.view.pairs.insert(names[0].to_owned(), PairView { host, uplink, notes: pair.notes.clone() });
+            state.view.pairs.insert(names[0].to_owned(), PairView { host, uplink, notes: pair.notes.clone(), is_unmarked: false });
             state.view.names.extend(names.map(|name| (name.to_owned(), "fake".to_owned())));
             state.refresh();
             Ok(())

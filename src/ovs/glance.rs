@@ -11,7 +11,7 @@ use super::frame::Framer;
 use super::message::{self, Message};
 use super::rows::{FOLLOWED, Rows};
 use super::stream::Stream;
-use super::view::{self, PairView};
+use super::view::{self, KnownRows, PairView};
 use crate::model::{AgentLabel, OvsdbTarget};
 
 /// Number of the only request.
@@ -34,7 +34,7 @@ pub fn pairs_of(
     })?;
     let names = rows.bridges.values().map(|bridge| bridge.name.clone());
     let pairs = names.map(|name| {
-        let pairs = view::ours(&rows, label, &name).pairs;
+        let pairs = view::ours(&rows, label, &name, &KnownRows::new()).pairs;
         (name, pairs)
     });
     Ok(pairs.filter(|(_, pairs)| !pairs.is_empty()).collect())

@@ -77,6 +77,12 @@ pub(super) struct PortIds {
 /// The keys of the notes: what an update replaces.
 pub(super) const NOTE_KEYS: [&str; 5] = [PHASE, ORIG_NAME, ENTITY, ATTACHMENT, IPS];
 
+/// The keys that make a port ours, beside [`OWNER`]: what is written again when it does not say any more whose it is.
+pub(super) const PLACE_KEYS: [&str; 2] = [ROLE, PEER];
+
+/// An owner that names nobody.
+pub(super) const NO_OWNER: (&str, &str) = (OWNER, "");
+
 /// The notes as they are written; those that are not set are left out.
 pub(super) fn note_pairs(notes: &Notes) -> Vec<(&'static str, String)> {
     let ips: Vec<String> = notes.ips.iter().map(ToString::to_string).collect();

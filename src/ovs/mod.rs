@@ -39,7 +39,7 @@ pub use ofctl::{FlowError, FlowSink, Ofctl, management_socket};
 pub use presence::SwitchWatch;
 pub use transaction::NewPair;
 pub use value::RowId;
-pub use view::{BridgeView, OfPort, OvsEvent, OvsSink, PairView, PortState, PortView, SwitchView};
+pub use view::{BridgeView, OfPort, OvsEvent, OvsSink, PairRows, PairView, PortState, PortView, SwitchView};
 
 use crate::model::{Datapath, MacAddr};
 
@@ -69,6 +69,10 @@ pub trait Switch: Send + Sync + 'static {
     /// [`OvsError`].
     fn read_within(&self, limit: Duration) -> Result<SwitchView, OvsError>;
 
+    /// Lets a pair be known by these rows from now on, also where their ids do not say that they are ours; `None`: by what they say alone. Nothing is asked of
+    /// the database.
+    fn know(&self, host: &str, rows: Option<&PairRows>);
+
     /// Makes the bridge if it is not there; lets it speak the version of OpenFlow that flows need. A bridge that is there keeps its datapath.
     ///
     /// # Errors
@@ -87,7 +91,7 @@ pub trait Switch: Send + Sync + 'static {
     /// [`OvsError`].
     fn delete_pair(&self, host: &str) -> Result<(), OvsError>;
 
-    /// Replaces what is remembered beside both ports.
+    /// Replaces what is remembered beside both ports, and writes whose they are where they do not say it any more.
     ///
     /// # Errors
     /// [`OvsError::NoPort`].

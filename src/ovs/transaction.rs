@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::ids::{self, Notes, Role};
 use super::message::error_text;
 use super::value::{Malformed, RowId, map_to_json, set_to_json};
+use super::view::{PairView, PortView};
 use crate::model::{AgentLabel, Datapath, HostIfName, MacAddr};
 
 /// The version of OpenFlow that flows are written with: the first one whose bundles are atomic as Open vSwitch has them.
@@ -201,13 +202,26 @@ pub(super) fn delete_ports(lock: &str, bridge: &str, ports: &[RowId]) -> Transac
         .numbered()
 }
 
-/// Replaces the notes beside ports; ids of others, and those that make a port ours, stay.
-pub(super) fn write_notes(lock: &str, ports: &[(RowId, String)], notes: &Notes) -> Transaction {
-    // An insert does not overwrite, so the old ones are deleted before.
-    let keys = set_to_json(ids::NOTE_KEYS.map(Value::from));
-    let mutations = json!([["external_ids", "delete", keys], ["external_ids", "insert", ids_to_json(&ids::note_pairs(notes))]]);
-    ports.iter().fold(Transaction::new(lock), |transaction, (id, name)| {
-        let row = json!([["_uuid", "==", id.to_json()]]);
+/// Replaces the notes beside ports; ids of others stay. So does an owner, whoever it is: one that is missing is written.
+pub(super) fn write_notes(lock: &str, label: &AgentLabel, pair: &PairView, notes: &Notes) -> Transaction {
+    let name = |port: &Option<PortView>| port.as_ref().map(|port| port.name.clone());
+    let (host, uplink) = (name(&pair.host), name(&pair.uplink));
+    let ports = [(&pair.host, Role::Host, uplink), (&pair.uplink, Role::Uplink, host)];
+    let there = ports.into_iter().filter_map(|(port, role, peer)| Some((port.as_ref()?, role, peer)));
+    there.fold(Transaction::new(lock), |transaction, (port, role, peer)| {
+        // An insert does not overwrite, so the old ones are deleted before.
+        let mut keys = ids::NOTE_KEYS.to_vec();
+        let mut pairs = ids::note_pairs(notes);
+        if let Some(peer) = &peer {
+            keys.extend(ids::PLACE_KEYS);
+            pairs = ids::port_pairs(label, role, peer, notes);
+        }
+        let mutations = json!([
+            ["external_ids", "delete", set_to_json(keys.into_iter().map(Value::from))],
+            ["external_ids", "delete", map_to_json([ids::NO_OWNER].into_iter())],
+            ["external_ids", "insert", ids_to_json(&pairs)],
+        ]);
+        let (name, row) = (&port.name, json!([["_uuid", "==", port.id.to_json()]]));
         let there = json!({
             "op": "wait", "timeout": 0, "table": "Port", "where": row, "columns": ["name"], "until": "==", "rows": [{"name": name}],
         });
@@ -224,6 +238,7 @@ fn ids_to_json(pairs: &[(&'static str, String)]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ovs::PortState;
 
     #[test]
     fn a_lock_of_ones_own() {
@@ -266,15 +281,23 @@ mod tests {
             mtu: 1400,
             notes: Notes::default(),
         };
-        let port = (RowId::new("1"), "eth0".to_owned());
+        let port = PortView {
+            id: RowId::new("1"),
+            name: "eth0".to_owned(),
+            state: PortState::Pending,
+            mac_in_use: None,
+            mtu: None,
+            link_up: None,
+        };
+        let stands = PairView { host: Some(port.clone()), ..PairView::default() };
         for transaction in [
             barrier("l"),
             number("l"),
             create_bridge("l", "b", Datapath::Netdev),
             add_protocol("l", "b"),
             create_pair("l", &label, "b", &pair),
-            delete_ports("l", "b", std::slice::from_ref(&port.0)),
-            write_notes("l", std::slice::from_ref(&port), &Notes::default()),
+            delete_ports("l", "b", std::slice::from_ref(&port.id)),
+            write_notes("l", &label, &stands, &Notes::default()),
         ] {
             assert_eq!(transaction.operations()[0], json!({"op": "assert", "lock": "l"}));
             assert_eq!(transaction.guards[0], (0, Guard::Lock));

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// What is not as the protocol says, in a few words. The connection that told it is left: what it said before may be wrong as well.
@@ -26,8 +27,21 @@ impl Malformed {
 }
 
 /// Identity of a row. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
 pub struct RowId(Arc<str>);
+
+impl From<String> for RowId {
+    fn from(text: String) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<RowId> for String {
+    fn from(id: RowId) -> Self {
+        id.to_string()
+    }
+}
 
 impl RowId {
     /// As the database writes it.

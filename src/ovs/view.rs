@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroU16;
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::{self, Claim, Notes, Role};
 use super::rows::{BridgeRow, InterfaceRow, PortRow, Rows};
 use super::value::RowId;
@@ -58,6 +60,19 @@ pub struct PortView {
     pub link_up: Option<bool>,
 }
 
+/// The rows of both ports of one NIC, as they were seen while both said that they are ours. The database gives no two rows one identity, not even one after
+/// the other, so that a row is ours by it when its ids were emptied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PairRows {
+    /// That of the internal port.
+    pub host: RowId,
+    /// That of the NIC's port.
+    pub uplink: RowId,
+}
+
+/// Rows that are ours, by the name of the host port.
+pub(super) type KnownRows = BTreeMap<String, PairRows>;
+
 /// What stands of one NIC: both ports, or what is left of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PairView {
@@ -67,9 +82,18 @@ pub struct PairView {
     pub uplink: Option<PortView>,
     /// What is remembered beside them: on the host port, or else on the uplink.
     pub notes: Notes,
+    /// Whether one of them does not say any more that it is ours.
+    pub is_unmarked: bool,
 }
 
 impl PairView {
+    /// The rows of both ports, while both say that they are ours.
+    #[must_use]
+    pub fn rows(&self) -> Option<PairRows> {
+        let id = |port: &Option<PortView>| port.as_ref().filter(|_| !self.is_unmarked).map(|port| port.id.clone());
+        Some(PairRows { host: id(&self.host)?, uplink: id(&self.uplink)? })
+    }
+
     /// The numbers of both ports, if both work.
     #[must_use]
     pub fn numbers(&self) -> Option<(OfPort, OfPort)> {
@@ -126,7 +150,7 @@ pub enum OvsEvent {
     InternalPorts(BTreeMap<String, String>),
     /// Flows of ours were removed or changed, by whomever. Not every switch tells it.
     FlowsChanged,
-    /// One of our ports appeared, got another number or lost it, failed or recovered, or has another address.
+    /// One of our ports appeared, got another number or lost it, failed or recovered, has another address, or one of its pair does not say any more whose it is.
     PortChanged(String, PortState),
 }
 
@@ -136,9 +160,9 @@ pub trait OvsSink: Send + Sync + 'static {
     fn tell(&self, event: OvsEvent);
 }
 
-/// What the rows show of this bridge to the agent of this label.
-pub(super) fn view(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView {
-    let mut view = SwitchView { internal: internal_ports(rows), ..ours(rows, label, bridge) };
+/// What the rows show of this bridge to the agent of this label, who knows these rows for its own.
+pub(super) fn view(rows: &Rows, label: &AgentLabel, bridge: &str, known: &KnownRows) -> SwitchView {
+    let mut view = SwitchView { internal: internal_ports(rows), ..ours(rows, label, bridge, known) };
     for row in rows.bridges.values() {
         for port in row.ports.iter().filter_map(|id| rows.ports.get(id)) {
             let rows = || port.interfaces.iter().filter_map(|id| rows.interfaces.get(id));
@@ -162,7 +186,7 @@ pub(super) fn internal_ports(rows: &Rows) -> BTreeMap<String, String> {
 }
 
 /// As [`view`], without the names of others: what events are made from.
-pub(super) fn ours(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView {
+pub(super) fn ours(rows: &Rows, label: &AgentLabel, bridge: &str, known: &KnownRows) -> SwitchView {
     let mut view = SwitchView { followed: rows.progress().is_some_and(|(cur, next)| cur >= next), ..SwitchView::default() };
     let Some((_, row)) = rows.bridge(bridge) else { return view };
     view.bridge = Some(BridgeView { datapath: row.datapath_type.clone(), protocols: row.protocols.clone() });
@@ -190,15 +214,29 @@ pub(super) fn ours(rows: &Rows, label: &AgentLabel, bridge: &str) -> SwitchView 
             }
         }
     }
-    // Somebody took the ids of one of the two: the other one still names it.
     for seen in silent {
-        match peers.get(&seen.name) {
-            Some((Role::Host, host)) => drop(view.pairs.entry(host.clone()).or_default().uplink.get_or_insert(seen)),
-            Some((Role::Uplink, _)) => drop(view.pairs.entry(seen.name.clone()).or_default().host.get_or_insert(seen)),
-            None => {}
+        // Somebody took the ids of one of the two, and the other one still names it; or those of both.
+        let named = match peers.get(&seen.name) {
+            Some((Role::Host, host)) => Some((Role::Uplink, host.clone())),
+            Some((Role::Uplink, _)) => Some((Role::Host, seen.name.clone())),
+            None => None,
+        };
+        let Some((role, host)) = role_of(known, &seen.id).or(named) else { continue };
+        let pair = view.pairs.entry(host).or_default();
+        let place = if role == Role::Host { &mut pair.host } else { &mut pair.uplink };
+        if place.is_none() {
+            (*place, pair.is_unmarked) = (Some(seen), true);
         }
     }
     view
+}
+
+/// Which port of which pair a row is known to be.
+fn role_of(known: &KnownRows, id: &RowId) -> Option<(Role, String)> {
+    known.iter().find_map(|(host, rows)| {
+        let role = if rows.host == *id { Some(Role::Host) } else { (rows.uplink == *id).then_some(Role::Uplink) };
+        Some((role?, host.clone()))
+    })
 }
 
 fn port_view(id: &RowId, port: &PortRow, interface: Option<&InterfaceRow>) -> PortView {
@@ -234,6 +272,10 @@ pub(super) fn events(before: &SwitchView, after: &SwitchView) -> Vec<OvsEvent> {
         |id: &RowId, port: &PortView| was.get(id).is_none_or(|was| (&was.state, was.mac_in_use) != (&port.state, port.mac_in_use));
     let changed = is.iter().filter(|(id, port)| differs(id, port));
     events.extend(changed.map(|(_, port)| OvsEvent::PortChanged(port.name.clone(), port.state.clone())));
+    let is_unmarked = |host: &String| before.pairs.get(host).is_some_and(|pair| pair.is_unmarked);
+    let unmarked = after.pairs.iter().filter(|(host, pair)| pair.is_unmarked && !is_unmarked(host));
+    let ports = unmarked.flat_map(|(_, pair)| [&pair.host, &pair.uplink]).flatten();
+    events.extend(ports.map(|port| OvsEvent::PortChanged(port.name.clone(), port.state.clone())));
     events
 }
 
@@ -280,7 +322,7 @@ mod tests {
     }
 
     fn seen(ofport: Value, error: Value) -> SwitchView {
-        view(&rows(ofport, error), &label(), "br-int")
+        view(&rows(ofport, error), &label(), "br-int", &KnownRows::new())
     }
 
     #[test]
@@ -317,7 +359,7 @@ mod tests {
     fn half_a_pair_is_found() {
         let mut rows = rows(json!(2), json!(["set", []]));
         rows.take(&json!({"Bridge": {"b": {"modify": {"ports": ["uuid", "p1"]}}}, "Port": {"p1": {"delete": null}}})).unwrap();
-        let view = view(&rows, &label(), "br-int");
+        let view = view(&rows, &label(), "br-int", &KnownRows::new());
         let pair = &view.pairs["eth0"];
         assert_eq!((pair.host.is_none(), pair.uplink.as_ref().unwrap().name.as_str()), (true, "eth0~"));
         assert_eq!(pair.numbers(), None);
@@ -335,9 +377,31 @@ mod tests {
             if taken == "another" {
                 rows.take(&json!({"Port": {port: {"modify": {"external_ids": ["map", [["vnf-agent-owner", "another"]]]}}}})).unwrap();
             }
-            let found = &view(&rows, &label(), "br-int").pairs["eth0"];
+            let now = view(&rows, &label(), "br-int", &KnownRows::new());
+            assert!(!events(&whole, &now).is_empty(), "{port} {taken}");
+            let found = &now.pairs["eth0"];
             let expected = whole.pairs["eth0"].numbers().filter(|_| taken.is_empty());
             assert_eq!(found.numbers(), expected, "{port} {taken}: {found:?}");
+            assert_eq!((found.is_unmarked, found.rows()), (taken.is_empty(), None), "{port} {taken}");
+        }
+    }
+
+    #[test]
+    fn ports_that_lost_their_ids_are_known_by_their_rows_unless_somebody_says_that_they_are_his() {
+        let empty = json!(["set", []]);
+        let whole = seen(json!(2), empty.clone());
+        let known: KnownRows = [("eth0".to_owned(), whole.pairs["eth0"].rows().unwrap())].into();
+        for (owner, is_ours) in [("", true), ("vpp1", true), ("another", false)] {
+            let mut rows = rows(json!(2), empty.clone());
+            for (port, role, peer) in [("p1", "host", "eth0~"), ("p2", "uplink", "eth0")] {
+                let keys = json!(["map", [["vnf-agent-owner", "vpp1"], ["vnf-agent-role", role], ["vnf-agent-peer", peer]]]);
+                rows.take(&json!({"Port": {port: {"modify": {"external_ids": keys}}}})).unwrap();
+                rows.take(&json!({"Port": {port: {"modify": {"external_ids": ["map", [["vnf-agent-owner", owner]]]}}}})).unwrap();
+            }
+            let found = view(&rows, &label(), "br-int", &known).pairs;
+            assert!(view(&rows, &label(), "br-int", &KnownRows::new()).pairs.is_empty(), "{owner}: nothing else tells of them");
+            let pair = found.get("eth0").map(|pair| (pair.numbers(), pair.is_unmarked, pair.notes.clone()));
+            assert_eq!(pair, is_ours.then(|| (whole.pairs["eth0"].numbers(), true, Notes::default())), "{owner}");
         }
     }
 

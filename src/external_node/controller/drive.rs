@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::diary::Way;
+use super::diary::{NodeRecord, Way};
 use super::inbox::NodeInbox;
 use super::parts::Guardian;
 use super::{Nic, NodeController, Trouble, status};
@@ -16,6 +16,7 @@ use crate::model::Reason;
 
 /// How long an attached NIC may be in trouble before it is given back for the time being.
 const RESCUE_AFTER: Duration = Duration::from_secs(30);
+const REPAIRED: &str = "what others had changed is repaired";
 
 impl NodeController {
     pub(super) fn work_on(&mut self, name: &str, inbox: &NodeInbox) {
@@ -47,7 +48,7 @@ impl NodeController {
         let (was_attached, repaired) = (was_attached || way.is_repair(), way.is_repair());
         self.record(name, way, outcome.as_ref().err());
         if repaired && matches!(outcome, Ok(Some(Outcome::Done(_)))) {
-            tracing::warn!(nic = name, "what others had changed is repaired");
+            tracing::warn!(nic = name, "{REPAIRED}");
         }
         match (outcome, stopped) {
             (_, Some(Stopped::Unguarded(why))) => {
@@ -94,10 +95,16 @@ impl NodeController {
             return;
         }
         let notes = seen.journal.as_ref().map_or_else(|| purpose.notes.clone(), |journal| notes_of(journal, purpose));
-        let mut noted = seen.pair.as_ref().is_none_or(|pair| pair.notes == notes);
+        let is_unmarked = seen.pair.as_ref().is_some_and(|pair| pair.is_unmarked);
+        let mut noted = !is_unmarked && seen.pair.as_ref().is_none_or(|pair| pair.notes == notes);
         if !noted {
             match self.parts.handover.write_notes(name, &notes) {
-                Ok(()) => noted = true,
+                Ok(()) => {
+                    noted = true;
+                    if is_unmarked {
+                        self.marked_again(name);
+                    }
+                }
                 Err(error) => tracing::warn!(nic = name, %error, "what is remembered beside the ports could not be written"),
             }
         }
@@ -122,6 +129,19 @@ impl NodeController {
             }
             self.await_confirmation(name);
         }
+    }
+
+    /// Takes note that somebody had taken from a port what says whose it is, and that it says so again.
+    fn marked_again(&mut self, name: &str) {
+        tracing::warn!(nic = name, "{REPAIRED}");
+        self.parts.published.counters.drift.fetch_add(1, Ordering::Relaxed);
+        self.parts.diary.record(NodeRecord {
+            started: status::wall_now(),
+            elapsed_us: 0,
+            triggers: self.triggers.iter().copied().collect(),
+            drift: vec![format!("{name}: a port of it did not say whose it is")],
+            steps: vec![(format!("{name}: write beside its ports whose they are"), "done".to_owned())],
+        });
     }
 
     /// Until it is watched again, what nobody tells of is found by the regular look.

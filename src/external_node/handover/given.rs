@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use crate::external_node::handover::ports::with_rows;
 use crate::external_node::handover::{Handover, HandoverError, Seen};
 use crate::external_node::journal::{Intent, Journal};
 use crate::external_node::phase::NameHolder;
@@ -79,8 +80,9 @@ impl Handover {
         Ok(())
     }
 
-    /// Notes what others have given to the port, or taken from it, since it was noted last.
+    /// Notes what others have given to the port, or taken from it, since it was noted last; and which rows its ports have, which were made anew.
     pub(super) fn follow(&self, name: &str, seen: &mut Seen) {
+        self.follow_rows(name, seen);
         let (Some(journal), Some(given)) = (&mut seen.journal, seen.given.take()) else { return };
         let (addresses, routes) = (given.addresses.len(), given.routes.len());
         journal.given = given;
@@ -88,6 +90,18 @@ impl Handover {
             Ok(()) => tracing::info!(nic = name, addresses, routes, "what others gave to the port is noted"),
             Err(error) => tracing::warn!(nic = name, %error, "what others gave to the port could not be noted"),
         }
+    }
+
+    fn follow_rows(&self, name: &str, seen: &mut Seen) {
+        let Some(journal) = &seen.journal else { return };
+        let now = with_rows(journal.clone(), seen);
+        if now == *journal {
+            return;
+        }
+        if let Err(error) = self.journals.write(&now) {
+            tracing::warn!(nic = name, %error, "the rows of its ports could not be noted");
+        }
+        seen.journal = Some(now);
     }
 }
 

@@ -9,7 +9,7 @@ use crate::external_node::journal::Journal;
 use crate::external_node::phase::{Rows, Share};
 use crate::model::nic::NicLink;
 use crate::model::{HostIfName, MacAddr};
-use crate::ovs::{Failing, NewPair, OvsError};
+use crate::ovs::{Failing, NewPair, OvsError, PairView};
 
 /// How long new ports may take until they can be used.
 const PORTS_WITHIN: Duration = Duration::from_secs(10);
@@ -20,6 +20,12 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const MENDED_WITHIN: Duration = Duration::from_secs(3);
 /// How long the switch may take to let go of its ports.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The journal with the rows of both ports, as far as they say whose they are.
+pub(super) fn with_rows(journal: Journal, seen: &Seen) -> Journal {
+    let rows = seen.pair.as_ref().and_then(PairView::rows);
+    Journal { ports: rows.or(journal.ports), ..journal }
+}
 
 impl Handover {
     /// What the host sent and heard by its NIC did not come past the switch, which would take what follows for invalid. Once before the host turns to the port, so that
