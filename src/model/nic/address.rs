@@ -21,10 +21,10 @@ const PREFIX: usize = 1;
 const FLAGS: usize = 2;
 const INDEX: usize = 4;
 
-/// Of IPv6 `IFA_F_TEMPORARY`.
 const SECONDARY: u32 = 0x01;
 /// The same bit, of an IPv6 address.
-const TEMPORARY: u32 = 0x01;
+/// Of IPv6 addresses the same flag means something else.
+const TEMPORARY: u32 = SECONDARY;
 const NODAD: u32 = 0x02;
 const DADFAILED: u32 = 0x08;
 const HOMEADDRESS: u32 = 0x10;
@@ -34,7 +34,8 @@ const NOPREFIXROUTE: u32 = 0x200;
 const MCAUTOJOIN: u32 = 0x400;
 /// The flags that people give; the others say how the address stands at the moment.
 const GIVEN: u32 = NODAD | HOMEADDRESS | MANAGETEMPADDR | NOPREFIXROUTE | MCAUTOJOIN;
-/// `IFA_PROTO` of addresses from router advertisements, and of link-locals that the kernel makes.
+/// `IFA_PROTO` of addresses of which nobody says whose they are, of those from router advertisements, and of link-locals that the kernel makes.
+const PROTO_NONE: u8 = 0;
 const PROTO_RA: u8 = 2;
 const PROTO_LL: u8 = 3;
 /// A lifetime that does not end.
@@ -85,7 +86,7 @@ impl NicAddress {
     /// Whether the kernel drops it together with an earlier one of its subnet.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
-        !self.is_ipv6() && self.flags() & SECONDARY != 0
+        !self.is_ipv6() && self.flags() & TEMPORARY != 0
     }
 
     /// Whether it cannot be used: not yet, or because somebody else has it.
@@ -104,7 +105,7 @@ impl NicAddress {
     /// Whether the kernel made it from another address of the link, to be used for some days (RFC 8981).
     #[must_use]
     pub fn is_temporary(&self) -> bool {
-        self.is_ipv6() && self.flags() & SECONDARY != 0
+        self.is_ipv6() && self.flags() & TEMPORARY != 0
     }
 
     /// Whether it is there for a time only: learned from a router, or leased. Whoever gave it renews it, or lets it go.
@@ -113,11 +114,10 @@ impl NicAddress {
         self.lifetimes().1.is_some() || self.proto() == Some(PROTO_RA)
     }
 
-    /// Whether the kernel gave it because of what a router told, or made it by itself: nobody else has to.
+    /// Whether somebody looks after it who gives it again where it is missing: the kernel, or a program that marks what is its own, as keepalived does.
     #[must_use]
-    pub fn is_learned(&self) -> bool {
-        let temporary = self.is_ipv6() && self.flags() & TEMPORARY != 0;
-        temporary || self.proto() == Some(PROTO_RA) || self.is_kernel_link_local()
+    pub fn is_looked_after(&self) -> bool {
+        self.is_temporary() || self.proto().is_some_and(|proto| proto != PROTO_NONE) || self.is_kernel_link_local()
     }
 
     /// Whether this is the network of the address, or of the other end of its line.
@@ -272,7 +272,7 @@ mod tests {
             NicAddress::new(Message { header: vec![family, 24, 0, 0, 0, 0, 0, 0], attributes }).unwrap()
         };
         let told = |family, flags| (address(family, flags).is_temporary(), address(family, flags).is_leased());
-        assert_eq!(told(AF_INET6, SECONDARY), (true, false));
+        assert_eq!(told(AF_INET6, TEMPORARY), (true, false));
         assert_eq!(told(AF_INET6, 0), (false, true));
         assert_eq!(told(2, SECONDARY), (false, true), "it is a secondary one");
     }

@@ -27,7 +27,8 @@ pub struct Given {
 
 impl Given {
     /// What a link that shall be called `name` has beyond a configuration. Without `all`, only what nobody else would give again: no addresses that the
-    /// kernel makes of what a router tells, and no routes of programs that look after theirs.
+    /// kernel makes of what a router tells, and nothing of programs that look after theirs. One that moves an address between hosts, as keepalived does, may
+    /// have moved it by the time that the port is back.
     #[must_use]
     pub fn seen(config: &NicConfig, there: &NicConfig, name: &str, all: bool) -> Self {
         Self::beyond(&difference(config, there, false), config, there, name, all)
@@ -37,7 +38,7 @@ impl Given {
     #[must_use]
     pub fn beyond(found: &Difference, config: &NicConfig, there: &NicConfig, name: &str, all: bool) -> Self {
         let (from, to) = (there.link.ifindex, config.link.ifindex);
-        let addresses: Vec<NicAddress> = found.given_addresses().filter(|address| all || !address.is_learned()).cloned().collect();
+        let addresses: Vec<NicAddress> = found.given_addresses().filter(|address| all || !address.is_looked_after()).cloned().collect();
         let remembered = |route: &&NicRoute| {
             let of_address = || addresses.iter().any(|address| route.is_of(address));
             !route.is_shared(from) && if route.is_kernel_made() { of_address() } else { all || route.is_given_by_hand() }
@@ -122,9 +123,14 @@ mod tests {
     use crate::model::nic::{Attribute, Message};
 
     fn address(last: u8, valid: Option<u32>) -> NicAddress {
+        address_of(last, valid, None)
+    }
+
+    fn address_of(last: u8, valid: Option<u32>, proto: Option<u8>) -> NicAddress {
         let mut attributes = vec![Attribute(1, vec![10, 0, 0, last]), Attribute(2, vec![10, 0, 0, last])];
         let info: Vec<u8> = [valid.unwrap_or(u32::MAX); 2].into_iter().chain([0, 0]).flat_map(u32::to_ne_bytes).collect();
         attributes.push(Attribute(6, info));
+        attributes.extend(proto.map(|proto| Attribute(11, vec![proto])));
         NicAddress::new(Message { header: vec![2, 24, 0, 0, 7, 0, 0, 0], attributes }).unwrap()
     }
 
@@ -142,6 +148,19 @@ mod tests {
         let again = |seconds: u64, left: u32| Given { addresses: vec![address(9, Some(left))], taken_at: 1000 + seconds, ..wanted.clone() };
         assert!(given.is_as(&again(50, 50)) && given.is_as(&again(50, 90)) && !given.is_as(&again(50, 300)));
         assert!(!given.is_as(&Given { port: 8, ..wanted.clone() }) && Given::default().is_as(&Given { port: 8, ..Given::default() }));
+    }
+
+    #[test]
+    fn what_a_program_marks_as_its_own_is_left_to_it() {
+        let found = config(2, Vec::new());
+        // Nobody's, a router's, and keepalived's, which marks its routes, too.
+        let addresses =
+            vec![address(9, None), address_of(10, None, Some(0)), address_of(11, None, Some(2)), address_of(12, None, Some(18))];
+        let there = NicConfig { addresses: addresses.clone(), ..config(7, vec![route(7, 3, 60, 18), route(7, 4, 60, 4)]) };
+        let given = Given::seen(&found, &there, "eth0", false);
+        assert_eq!((given.addresses, given.routes), (addresses[..2].to_vec(), vec![route(2, 4, 60, 4)]));
+        let all = Given::seen(&found, &there, "eth0", true);
+        assert_eq!((all.addresses.len(), all.routes.len()), (4, 2), "a link that is stripped has all of it to lose");
     }
 
     #[test]

@@ -37,7 +37,6 @@ const RTPROT_BOOT: u8 = 3;
 const RTPROT_STATIC: u8 = 4;
 const RTPROT_RA: u8 = 9;
 const RTPROT_DHCP: u8 = 16;
-const RTPROT_KEEPALIVED: u8 = 18;
 const RTN_UNICAST: u8 = 1;
 const RTM_F_CLONED: u32 = 0x200;
 /// The only flag of a nexthop that people give.
@@ -147,10 +146,10 @@ impl NicRoute {
         !self.is_kernel_made() && self.0.byte(PROTOCOL) != RTPROT_RA && !self.ends()
     }
 
-    /// Whether people gave it, or a program that leaves it to others: no daemon puts it up again.
+    /// Whether people gave it: no daemon puts it up again.
     #[must_use]
     pub fn is_given_by_hand(&self) -> bool {
-        [RTPROT_BOOT, RTPROT_STATIC, RTPROT_KEEPALIVED].contains(&self.0.byte(PROTOCOL)) && !self.ends()
+        [RTPROT_BOOT, RTPROT_STATIC].contains(&self.0.byte(PROTOCOL)) && !self.ends()
     }
 
     /// Whether the kernel made it as the network of this address.
