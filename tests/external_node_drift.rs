@@ -3,6 +3,9 @@
 mod node_support;
 mod support;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use node_support::*;
 use serde_json::{Value, json};
 use support::{Agent, Etcd, Host, NETWORK, Nic, Ovs, eventually, eventually_eq};
@@ -169,6 +172,39 @@ fn ports_bridge_and_flows() {
         let flows = bed.ovs.ofctl("dump-flows br-int");
         assert!(!flows.contains(&format!("in_port={} actions=drop", number(&bed))) && !flows.contains("priority=7 "), "{change}: {flows}");
     }
+    bed.given_back();
+}
+
+/// Ends with the value, also when the test fails.
+struct Disturber<'a>(&'a AtomicBool);
+
+impl Drop for Disturber<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The host is better off without what somebody undoes as often as it is put right.
+#[test]
+fn flows_that_somebody_removes_all_the_time() {
+    let host = Host::new();
+    let bed = Bed::new(&host);
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let disturber = Disturber(&ends);
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                let _its_outcome_does_not_matter =
+                    host.command("", "ovs-ofctl").args(["--timeout=10", "-O", "OpenFlow15", "del-flows", "br-int"]).output();
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        wait_for(&bed.etcd, "RETRYING", "CONTENDED", "everything was undone");
+        wait_plain(&host, "nic0", &bed.before);
+        wait_reachable(&host, &bed.nic, "while somebody removes flows");
+        drop(disturber);
+    });
+    wait_attached(&bed.etcd, &["nic0"]);
     bed.given_back();
 }
 

@@ -17,7 +17,7 @@ impl NodeController {
         if proved {
             self.confirm(name, &journal.attachment);
         } else if is_overdue(&journal, NicKernel::uptime()) {
-            self.roll_back(name, "the store could not be reached after the NIC was moved");
+            self.roll_back(name, Reason::Timeout, "the store could not be reached after the NIC was moved");
         }
     }
 

@@ -55,6 +55,11 @@ impl Way {
         self.goal == Goal::Attached && self.first.is_some_and(|seen| seen.journal == JournalState::Attached)
     }
 
+    /// What the repair found missing; nothing where it is none.
+    pub(super) fn drift(&self) -> Vec<&'static str> {
+        self.first.filter(|_| self.is_repair()).map(|seen| lacks(&seen)).unwrap_or_default()
+    }
+
     /// Counts, and tells what is to be remembered; `None` when nothing was done.
     pub(super) fn end(
         self,
@@ -76,10 +81,7 @@ impl Way {
             count(&counters.detached);
         }
         let host = &names.host;
-        let drift = match self.first.filter(|_| self.is_repair()) {
-            Some(seen) => lacks(&seen).into_iter().map(|what| format!("{host}: {what}")).collect(),
-            None => Vec::new(),
-        };
+        let drift = self.drift().into_iter().map(|what| format!("{host}: {what}")).collect();
         let steps = self.steps.iter().enumerate().map(|(at, step)| {
             let outcome = failure.filter(|_| at == last).unwrap_or("done");
             (format!("{host}: {}", words(*step, names)), outcome.to_owned())

@@ -45,6 +45,7 @@ impl NodeController {
             }
             goes_on
         });
+        let drift = way.drift();
         let (was_attached, repaired) = (was_attached || way.is_repair(), way.is_repair());
         self.record(name, way, outcome.as_ref().err());
         if repaired && matches!(outcome, Ok(Some(Outcome::Done(_)))) {
@@ -54,8 +55,11 @@ impl NodeController {
             (_, Some(Stopped::Unguarded(why))) => {
                 self.failed(name, Reason::Timeout, format!("nobody can stand by for {name}: {why}"));
             }
-            (_, Some(Stopped::Overdue)) => self.roll_back(name, "it was not attached and confirmed in time"),
-            (Ok(Some(Outcome::Done(seen))), None) => self.done(name, goal, *seen, &purpose),
+            (_, Some(Stopped::Overdue)) => self.roll_back(name, Reason::Timeout, "it was not attached and confirmed in time"),
+            (Ok(Some(Outcome::Done(seen))), None) => {
+                self.done(name, goal, *seen, &purpose);
+                self.bear_with(name, drift);
+            }
             (Ok(Some(Outcome::Wait(wait, seen))), None) => {
                 let message = status::words_of_wait(name, wait, &seen);
                 self.remember(name, *seen);
@@ -165,14 +169,22 @@ impl NodeController {
         if was_attached && since.elapsed() < RESCUE_AFTER {
             return self.failed(name, reason, text);
         }
-        self.roll_back(name, &text);
-        if let Some(trouble) = self.nics.get_mut(name).and_then(|nic| nic.trouble.as_mut()) {
-            trouble.reason = reason;
+        self.roll_back(name, reason, &text);
+    }
+
+    /// What others undo again and again is given up for now: the host is better off with its NIC as it was found.
+    fn bear_with(&mut self, name: &str, drift: Vec<&'static str>) {
+        let Some(nic) = self.nics.get_mut(name) else { return };
+        let (now, found) = (Instant::now(), drift.join(", "));
+        if !nic.strife.is_enough(drift, now) {
+            return;
         }
+        nic.pace.count(nic.strife.give_up(now));
+        self.roll_back(name, Reason::Contended, &format!("somebody undoes at once what is put right ({found})"));
     }
 
     /// Goes back as far as it gets now; the next attempt comes after the delay.
-    pub(super) fn roll_back(&mut self, name: &str, why: &str) {
+    pub(super) fn roll_back(&mut self, name: &str, reason: Reason, why: &str) {
         tracing::warn!(nic = name, why, "undoing");
         self.parts.published.counters.rolled_back.fetch_add(1, Ordering::Relaxed);
         let purpose = self.purpose(name);
@@ -196,7 +208,7 @@ impl NodeController {
         if let Some(nic) = self.nics.get_mut(name) {
             nic.unproved = None;
         }
-        self.failed(name, Reason::Timeout, message);
+        self.failed(name, reason, message);
     }
 
     pub(super) fn failed(&mut self, name: &str, reason: Reason, message: String) {

@@ -21,6 +21,7 @@ mod parts;
 pub mod published;
 mod rollback;
 mod status;
+mod strife;
 mod wish;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,6 +37,7 @@ use inbox::{Batch, NodeInbox};
 use pace::Pace;
 pub use parts::{Guardian, NameKeeper, NodeParts, StoreState};
 use published::NodesView;
+use strife::Strife;
 use wish::{Chosen, Wishes};
 
 /// How often everything is looked at although nobody told of a change.
@@ -48,6 +50,7 @@ struct Nic {
     goal: Goal,
     chosen: Option<Chosen>,
     pace: Pace,
+    strife: Strife,
     /// When it was looked at last.
     begun: Instant,
     trouble: Option<Trouble>,
@@ -271,6 +274,7 @@ impl Nic {
             goal,
             chosen: None,
             pace: Pace::new(Instant::now()),
+            strife: Strife::default(),
             begun: Instant::now(),
             trouble: None,
             unproved: None,

@@ -55,6 +55,11 @@ impl Pace {
         delay
     }
 
+    /// So many failures are counted at least: an attempt got to its end and came to nothing all the same.
+    pub(super) fn count(&mut self, failures: u32) {
+        self.failures = self.failures.max(failures);
+    }
+
     /// An attempt got to its end.
     pub(super) fn succeed(&mut self) {
         (self.failures, self.hurried) = (0, 0);
