@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use nic_support::{BRIDGE, assert_reachable, furnish, mover, purpose};
+use nic_support::{BRIDGE, assert_reachable, digest, furnish, mover, purpose, wait_digest};
 use support::{Host, eventually, eventually_eq};
 use vnf_agent::external_node::phase::{Goal, Step};
 
@@ -75,4 +75,28 @@ fn temporary_addresses_do_not_pile_up() {
     mover.to(Goal::Plain);
     let made_by_port = addresses().into_iter().filter(|address| !before.contains(address)).count();
     assert!(made_by_port <= 1, "only one for the NIC itself is new: {before:?} {:?}", addresses());
+}
+
+/// The kernel does not use an address that another host was found to have; nor does the port, nor the NIC when it is back.
+#[test]
+fn an_address_of_another_host_stays_that_ones() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    // A slow answer counts as well.
+    host.run("sysctl -q -w net.ipv6.conf.nic0.dad_transmits=4");
+    // Deprecated, so that nothing is sent from it: who has it as a duplicate does not believe that anybody answers there.
+    host.run("ip -n net address add 2001:db8::44/64 dev p0 nodad preferred_lft 0");
+    host.run("ip address add 2001:db8::44/64 dev nic0");
+    let is_unused = || host.run("ip -6 -o address show dev nic0 to 2001:db8::44").contains("dadfailed");
+    eventually("it was found to be another one's", is_unused);
+    let before = digest(&host, "nic0");
+    let ovs = host.start_ovs();
+    ovs.add_bridge(BRIDGE);
+    let mut mover = mover(&ovs, &Arc::default(), "boot");
+    for goal in [Goal::Attached, Goal::Plain] {
+        mover.to(goal);
+        eventually(&format!("it is found to be so again, {goal:?}"), is_unused);
+        assert_reachable(&host, &format!("{goal:?}"));
+    }
+    wait_digest(&host, "everything is as it was", &before);
 }

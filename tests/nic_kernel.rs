@@ -112,6 +112,20 @@ impl Bed {
         }
     }
 
+    /// Waits until this address is known to be another host's, and all others are in use.
+    fn settle_but(&mut self, duplicate: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let addresses = self.read("nic0").addresses;
+            let (is_ours, is_theirs): (Vec<_>, Vec<_>) = addresses.iter().partition(|address| !address.to_string().starts_with(duplicate));
+            if is_ours.iter().all(|address| !address.is_unusable()) && is_theirs.iter().any(|address| address.is_duplicate()) {
+                return;
+            }
+            assert!(Instant::now() < end, "{addresses:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// A link that stands for the bridge's port.
     fn add_port(&mut self, name: &str) {
         let mac = self.link("nic0~").mac;
@@ -298,6 +312,31 @@ fn ipv6_is_switched_on_where_new_links_have_it_off() {
     bed.kernel.put(&wish, &port, true).unwrap();
     assert_eq!(bed.kernel.compare(&wish, &port, true).unwrap().to_string(), "no difference");
     assert!(bed.read("nic0").addresses.iter().all(|address| !address.is_unusable()), "usable at once");
+}
+
+/// Whether an address is the host's own was not known yet when it was read: it is found out anew, wherever it is put.
+#[test]
+fn an_address_that_was_not_in_use_yet_is_tried_on_the_network_again() {
+    let mut bed = Bed::new();
+    // What comes up without a carrier decides nothing.
+    for change in ["p0 down", "nic0 down", "nic0 up"] {
+        bed.ip(&format!("link set {change}"));
+    }
+    bed.set("ipv6/conf/nic0/dad_transmits", "4");
+    bed.ip("address add 10.0.0.2/24 dev nic0");
+    bed.ip("address add 2001:db8:7::2/64 dev nic0 nodad");
+    bed.ip("address add 2001:db8:7::44/64 dev nic0");
+    bed.ip("address add 2001:db8:7::45/64 dev nic0");
+    let nic = bed.link("nic0");
+    let wish = bed.read("nic0");
+    assert_eq!(wish.addresses.iter().filter(|address| address.is_unusable()).count(), 2, "{wish:#?}");
+    bed.kernel.rename(&nic, "nic0~", &wish).unwrap();
+    bed.add_port("nic0");
+    bed.ip("address add 2001:db8:7::44/64 dev q0 nodad");
+    let port = bed.link("nic0");
+    bed.kernel.put(&wish, &port, true).unwrap();
+    assert!(bed.kernel.compare(&wish, &port, true).unwrap().has_all_addresses(), "both are there");
+    bed.settle_but("2001:db8:7::44");
 }
 
 #[test]

@@ -348,6 +348,7 @@ impl Handover {
             Step::DeletePorts => self.delete_ports(name, seen)?,
             Step::RemoveLeftover => self.remove_leftover(port()?)?,
             Step::DropJournal => {
+                self.give_duplicates(name, seen)?;
                 self.journals.drop(name)?;
                 *unwritten = None;
             }

@@ -8,7 +8,7 @@ use crate::external_node::handover::{Handover, HandoverError, Seen};
 use crate::external_node::journal::{Intent, Journal};
 use crate::external_node::phase::NameHolder;
 use crate::linux::nic::NicKernel;
-use crate::model::nic::{Given, NicConfig, NicLink, difference};
+use crate::model::nic::{Given, NicAddress, NicConfig, NicLink, difference};
 
 impl Journal {
     /// Everything that the host has: what was found on the NIC, and what others gave to the port since.
@@ -56,6 +56,19 @@ impl Handover {
         let wish = self.for_kernel(name, lasting.everything().into_owned())?;
         if let Err(error) = self.kernel.put(&wish, to, to.name == name) {
             tracing::warn!(nic = name, link = to.name, %error, "not all that others had given to the port could be given again");
+        }
+        Ok(())
+    }
+
+    /// Gives a NIC that is plain again the addresses that another host has: they were kept from it as long as it could not hear of that host.
+    pub(super) fn give_duplicates(&mut self, name: &str, seen: &Seen) -> Result<(), HandoverError> {
+        let (Some(journal), Some(nic)) = (&seen.journal, seen.nic.as_ref().filter(|nic| nic.name == name)) else { return Ok(()) };
+        if !journal.config.addresses.iter().any(NicAddress::is_duplicate) {
+            return Ok(());
+        }
+        let wish = self.for_kernel(name, journal.config.clone())?;
+        if let Err(error) = self.kernel.put(&wish, nic, true) {
+            tracing::warn!(nic = name, %error, "addresses that another host has could not be put back");
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use nix::errno::Errno;
 use crate::linux::batch::{Body, Request};
 use crate::linux::decode::{RTM_DELADDR, RTM_NEWADDR};
 use crate::linux::nic::sysctl::ADDR_GEN_MODE;
-use crate::linux::nic::{NicKernel, order, read, sysctl};
+use crate::linux::nic::{NicKernel, guard, order, read, sysctl};
 use crate::linux::socket::Failure;
 use crate::linux::{KernelError, LinkChange, encode};
 use crate::model::nic::{Difference, Message, NicAddress, NicConfig, NicLink, NicNexthop, NicRoute, difference};
@@ -33,6 +33,7 @@ pub(super) fn put(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink, labe
     let index = NicKernel::index(link).map_err(|failure| failure.attempting(attempting("put addresses onto")))?;
     let there = kernel.read(link)?;
     let differing = difference(wish, &there, labels);
+    let duplicates = duplicates(kernel, &differing, link, labels)?;
     let age = read::uptime().saturating_sub(wish.taken_at);
     prepare(kernel, link, &differing).map_err(|failure| failure.attempting(attempting("prepare")))?;
     let mut problems = Problems::default();
@@ -41,11 +42,11 @@ pub(super) fn put(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink, labe
         .mislabelled_addresses
         .iter()
         .flat_map(|address| [remove_address(&address.to_remove(index)), add_address(&address.to_add(index, age, true))]);
-    let added = differing.missing_addresses.iter().chain(&differing.changed_addresses);
-    let requests: Vec<Request> = relabelled.chain(added.map(|address| add_address(&address.to_add(index, age, true)))).collect();
+    let added = || differing.missing_addresses.iter().chain(&differing.changed_addresses).chain(duplicates);
+    let requests: Vec<Request> = relabelled.chain(added().map(|address| add_address(&address.to_add(index, age, true)))).collect();
     problems.take(kernel, &attempting("put addresses onto"), &requests);
     // As they were given, now that duplicate address detection was left out.
-    let new_ipv6 = differing.missing_addresses.iter().chain(&differing.changed_addresses).filter(|address| address.is_ipv6());
+    let new_ipv6 = added().filter(|address| address.is_ipv6());
     let flags: Vec<Request> = new_ipv6.map(|address| add_address(&address.to_add(index, age, false))).collect();
     if !flags.is_empty() || differing.sysctls.iter().any(|(path, _)| path == ADDR_GEN_MODE) {
         let mode: Vec<(String, String)> =
@@ -58,6 +59,19 @@ pub(super) fn put(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink, labe
         problems.note(error);
     }
     problems.into_result()
+}
+
+/// Of the addresses that another host has, those to be put onto a link: it must hear of that host again, and one that is not under its own name yet hears
+/// nothing but what the switch leaves to it.
+fn duplicates<'d>(
+    kernel: &mut NicKernel,
+    differing: &'d Difference,
+    link: &NicLink,
+    labels: bool,
+) -> Result<&'d [NicAddress], KernelError> {
+    let missing = &differing.missing_duplicates;
+    let heard = !missing.is_empty() && labels && !guard::stands(kernel, link)?;
+    Ok(if heard { missing } else { &[] })
 }
 
 /// What must stand before addresses can.
@@ -81,18 +95,27 @@ fn prepare(kernel: &mut NicKernel, link: &NicLink, differing: &Difference) -> Re
 }
 
 /// Waits until every wished address can be used: the kernel takes even those that need no duplicate address detection into use a little later, and
-/// until then nothing may be taken from where they stood before.
+/// until then nothing may be taken from where they stood before. Those that were not in use there are no reason to fail: what is found out about them now
+/// may be that another host has them, or may take long.
 fn settle(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink) -> Result<(), KernelError> {
-    let wished: HashSet<_> = wish.addresses.iter().filter_map(NicAddress::address).collect();
+    let wished = |usable: bool| -> HashSet<_> {
+        wish.addresses.iter().filter(|a| a.is_unusable() != usable && !a.is_duplicate()).filter_map(NicAddress::address).collect()
+    };
+    let (usable, undecided) = (wished(true), wished(false));
     let deadline = Instant::now() + SETTLE_WITHIN;
     let attempted = || format!("take the addresses of {} into use", link.name);
     loop {
         // Nothing else is read: this is asked every few milliseconds.
         let there = kernel.socket().and_then(|socket| read::addresses(socket, link)).map_err(|failure| failure.attempting(attempted()))?;
-        let unusable: Vec<_> =
-            there.iter().filter(|a| a.is_unusable()).filter_map(NicAddress::address).filter(|a| wished.contains(a)).collect();
-        let Some(first) = unusable.first() else { return Ok(()) };
-        if Instant::now() > deadline {
+        let unusable = |of: &HashSet<_>, duplicates: bool| {
+            let found = there.iter().filter(|a| a.is_unusable() && (duplicates || !a.is_duplicate()));
+            found.filter_map(NicAddress::address).find(|address| of.contains(address))
+        };
+        let (first, late) = (unusable(&usable, true), Instant::now() > deadline);
+        if first.is_none() && (late || unusable(&undecided, false).is_none()) {
+            return Ok(());
+        }
+        if let Some(first) = first.filter(|_| late) {
             let words = format!("{first} is still tentative, or another host has it");
             return Err(Failure::new(Errno::EADDRINUSE, words).attempting(attempted()));
         }

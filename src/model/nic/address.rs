@@ -95,6 +95,12 @@ impl NicAddress {
         self.is_ipv6() && self.flags() & (TENTATIVE | DADFAILED) != 0
     }
 
+    /// Whether another host was found to have it: the kernel keeps it, and does not use it.
+    #[must_use]
+    pub fn is_duplicate(&self) -> bool {
+        self.is_ipv6() && self.flags() & DADFAILED != 0
+    }
+
     /// A link-local that the kernel made by itself.
     #[must_use]
     pub fn is_kernel_link_local(&self) -> bool {
@@ -202,12 +208,12 @@ impl NicAddress {
     }
 
     /// The message that puts it onto a link, `age` seconds after it was read. `at_once` leaves out duplicate address detection: it is the
-    /// host's own address that comes along.
+    /// host's own address that comes along. One that was not in use when it was read is not known to be that, so the network is asked again.
     #[must_use]
     pub fn to_add(&self, link: IfIndex, age: u64, at_once: bool) -> Message {
         let mut message = self.0.clone();
         message.set_header_number(INDEX, link.get());
-        let nodad = if at_once && self.is_ipv6() { NODAD } else { 0 };
+        let nodad = if at_once && self.is_ipv6() && !self.is_unusable() { NODAD } else { 0 };
         message.set(IFA_FLAGS, ((self.flags() & GIVEN) | nodad).to_ne_bytes().to_vec());
         if let Some(flags) = message.header.get_mut(FLAGS) {
             *flags = 0;

@@ -15,6 +15,9 @@ const NEIGHBOUR_INDEX: usize = 4;
 pub struct Difference {
     /// Addresses that are not there, in the order of the wish.
     pub missing_addresses: Vec<NicAddress>,
+    /// Of those that are not there, the ones that another host was found to have: nobody can use them, so nothing waits for them. Where the wish has no
+    /// others they are among the missing ones.
+    pub missing_duplicates: Vec<NicAddress>,
     /// Addresses that are there with other attributes; as they are wished.
     pub changed_addresses: Vec<NicAddress>,
     /// IPv4 addresses whose only fault is their label, and all after the first of them, so that their order stays; as they are wished. A label cannot be
@@ -130,6 +133,7 @@ fn addresses(wish: &NicConfig, there: &NicConfig, labels: bool, found: &mut Diff
     let exact: HashSet<AddressKey> = there.addresses.iter().map(|a| a.key(true)).collect();
     let unlabelled: HashSet<AddressKey> = there.addresses.iter().map(|a| a.key(false)).collect();
     let values: HashSet<_> = there.addresses.iter().filter_map(NicAddress::address).collect();
+    let has_others = !wish.addresses.iter().all(NicAddress::is_duplicate);
     for address in &wish.addresses {
         let present = address.address().is_some_and(|value| values.contains(&value));
         if unlabelled.contains(&address.key(false)) {
@@ -139,6 +143,8 @@ fn addresses(wish: &NicConfig, there: &NicConfig, labels: bool, found: &mut Diff
             }
         } else if present {
             found.changed_addresses.push(address.clone());
+        } else if has_others && address.is_duplicate() {
+            found.missing_duplicates.push(address.clone());
         } else {
             found.missing_addresses.push(address.clone());
         }
@@ -184,6 +190,7 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
         tell(&mut parts, "missing addresses", &self.missing_addresses);
+        tell(&mut parts, "missing addresses of other hosts", &self.missing_duplicates);
         tell(&mut parts, "changed addresses", &self.changed_addresses);
         tell(&mut parts, "addresses with another label", &self.mislabelled_addresses);
         tell(&mut parts, "missing nexthops", &self.missing_nexthops);
