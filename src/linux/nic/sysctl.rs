@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use crate::linux::netns_thread::in_netns;
 use crate::linux::nic::NicKernel;
 use crate::linux::socket::Failure;
+use crate::model::nic::difference::STABLE_SECRET;
 use std::os::fd::AsFd;
 
 const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
@@ -16,9 +17,20 @@ const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 /// How the kernel makes link-locals by itself.
 pub(super) const ADDR_GEN_MODE: &str = "ipv6/addr_gen_mode";
 
+/// By the link's secret.
+const BY_SECRET: &str = "2";
+
 /// The setting with which it makes none.
 pub(super) fn no_link_local() -> (String, String) {
     (ADDR_GEN_MODE.to_owned(), "1".to_owned())
+}
+
+/// How a link's addresses are made by the kernel, to be written when all are there that it shall have.
+pub(super) fn generation(wished: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    let of = |path: &str| wished.get_key_value(path).map(|(path, value)| (path.clone(), value.clone()));
+    let by_secret = wished.get(ADDR_GEN_MODE).is_some_and(|mode| mode == BY_SECRET);
+    // It brings the mode along. The mode itself would have the kernel make a link-local at once, which is another one on each link.
+    of(STABLE_SECRET).filter(|_| by_secret).or_else(|| of(ADDR_GEN_MODE)).into_iter().collect()
 }
 
 /// Reads all settings of a link: `ipv4/rp_filter` to value.

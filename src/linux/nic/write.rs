@@ -12,6 +12,7 @@ use crate::linux::nic::sysctl::ADDR_GEN_MODE;
 use crate::linux::nic::{NicKernel, guard, order, read, sysctl};
 use crate::linux::socket::Failure;
 use crate::linux::{KernelError, LinkChange, encode};
+use crate::model::nic::difference::STABLE_SECRET;
 use crate::model::nic::{Difference, Message, NicAddress, NicConfig, NicLink, NicNexthop, NicRoute, difference};
 use crate::model::{IfIndex, MacAddr};
 
@@ -48,10 +49,8 @@ pub(super) fn put(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink, labe
     // As they were given, now that duplicate address detection was left out.
     let new_ipv6 = added().filter(|address| address.is_ipv6());
     let flags: Vec<Request> = new_ipv6.map(|address| add_address(&address.to_add(index, age, false))).collect();
-    if !flags.is_empty() || differing.sysctls.iter().any(|(path, _)| path == ADDR_GEN_MODE) {
-        let mode: Vec<(String, String)> =
-            wish.sysctls.get_key_value(ADDR_GEN_MODE).map(|(k, v)| (k.clone(), v.clone())).into_iter().collect();
-        let _kept_otherwise = sysctl::write(kernel, &link.name, &mode);
+    if !flags.is_empty() || differing.sysctls.iter().any(|(path, _)| [ADDR_GEN_MODE, STABLE_SECRET].contains(&path.as_str())) {
+        let _kept_otherwise = sysctl::write(kernel, &link.name, &sysctl::generation(&wish.sysctls));
     }
     put_routes(kernel, wish, link, index, age, &mut problems)?;
     problems.take(kernel, &attempting("set the flags of addresses on"), &flags);
@@ -80,10 +79,12 @@ fn prepare(kernel: &mut NicKernel, link: &NicLink, differing: &Difference) -> Re
     set_link(kernel, link, differing.mtu, None)?;
     // No link-local by the kernel, from the moment when IPv6 is on: it would be tried on the network first, where the NIC itself would answer.
     let mut settings: Vec<(String, String)> = differing.sysctls.iter().filter(|(path, _)| path != ADDR_GEN_MODE).cloned().collect();
-    settings.sort_by_key(|(path, _)| path != DISABLE_IPV6);
     if differing.missing_addresses.iter().any(NicAddress::is_ipv6) {
-        settings.insert(0, sysctl::no_link_local());
+        settings.push(sysctl::no_link_local());
     }
+    // The secret changes the mode.
+    let first = [STABLE_SECRET, ADDR_GEN_MODE, DISABLE_IPV6];
+    settings.sort_by_key(|(path, _)| first.iter().position(|one| one == path).unwrap_or(first.len()));
     let refused = sysctl::write(kernel, &link.name, &settings)?;
     for (path, error) in &refused {
         tracing::warn!(link = %link.name, setting = %path, %error, "a setting could not be carried over");

@@ -7,6 +7,9 @@ use crate::model::nic::address::AddressKey;
 use crate::model::nic::route::RouteKey;
 use crate::model::nic::{Message, NicAddress, NicConfig, NicNexthop, NicRoute};
 
+/// From what the kernel makes addresses that do not tell the hardware address. It cannot be read where there is none, and is told to nobody.
+pub const STABLE_SECRET: &str = "ipv6/stable_secret";
+
 /// Place of the link's index in `struct ndmsg`.
 const NEIGHBOUR_INDEX: usize = 4;
 
@@ -103,7 +106,8 @@ pub fn difference(wish: &NicConfig, there: &NicConfig, labels: bool) -> Differen
     found.missing_nexthops = missing_nexthops(wish, there);
     let neighbours: Vec<Message> = there.neighbours.iter().map(without_index).collect();
     found.missing_neighbours = wish.neighbours.iter().filter(|entry| !neighbours.contains(&without_index(entry))).cloned().collect();
-    let other = wish.sysctls.iter().filter(|(path, value)| there.sysctls.get(*path).is_some_and(|present| present != *value));
+    let differs = |path: &str, value: &String| there.sysctls.get(path).map_or(path == STABLE_SECRET, |present| present != value);
+    let other = wish.sysctls.iter().filter(|(path, value)| differs(path, value));
     found.sysctls = other.map(|(path, value)| (path.clone(), value.clone())).collect();
     found.mtu = (wish.link.mtu != there.link.mtu).then_some(wish.link.mtu);
     found.up = (wish.link.up != there.link.up).then_some(wish.link.up);
@@ -200,7 +204,8 @@ impl fmt::Display for Difference {
         if !self.missing_neighbours.is_empty() {
             parts.push(format!("{} missing neighbour entries", self.missing_neighbours.len()));
         }
-        let sysctls: Vec<String> = self.sysctls.iter().map(|(path, value)| format!("{path} should be {value}")).collect();
+        let shown = |path: &str, value: &str| if path == STABLE_SECRET { "another one".to_owned() } else { value.to_owned() };
+        let sysctls: Vec<String> = self.sysctls.iter().map(|(path, value)| format!("{path} should be {}", shown(path, value))).collect();
         tell(&mut parts, "settings", &sysctls);
         parts.extend(self.mtu.map(|mtu| format!("MTU should be {mtu}")));
         parts.extend(self.up.map(|up| format!("should be {}", if up { "up" } else { "down" })));
