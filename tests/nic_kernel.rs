@@ -143,6 +143,8 @@ impl Bed {
             let lifetimes = [finite(&address["valid_life_time"]), finite(&address["preferred_life_time"])];
             address["valid_life_time"] = json!(lifetimes[0]);
             address["preferred_life_time"] = json!(lifetimes[1]);
+            // Where it came from; the kernel lets nobody else say so.
+            address.as_object_mut().unwrap().remove("stable-privacy");
         }
         // The order of IPv4 addresses has a meaning: the first of a subnet is the primary one.
         addresses[..].sort_by_key(|a| if a["family"] == "inet" { String::new() } else { a["local"].to_string() });
@@ -339,6 +341,40 @@ fn an_address_that_was_not_in_use_yet_is_tried_on_the_network_again() {
     bed.settle_but("2001:db8:7::44");
 }
 
+/// From a secret the kernel makes other addresses on each link; those that the NIC had go along, and no others are made.
+#[test]
+fn the_secret_for_addresses_goes_along() {
+    for mode in ["2", "0"] {
+        let mut bed = Bed::new();
+        bed.set("ipv6/conf/nic0/stable_secret", "2001:db8::1234");
+        bed.set("ipv6/conf/nic0/addr_gen_mode", mode);
+        for change in ["link set nic0 down", "link set nic0 up", "address add 2001:db8::2/64 dev nic0"] {
+            bed.ip(change);
+        }
+        bed.settle();
+        let before = bed.digest("nic0");
+        let (nic, wish) = (bed.link("nic0"), bed.read("nic0"));
+        bed.kernel.rename(&nic, "nic0~", &wish).unwrap();
+        let uplink = bed.link("nic0~");
+        bed.add_port("nic0");
+        let port = bed.link("nic0");
+        let bare = bed.kernel.compare(&wish, &port, true).unwrap();
+        assert!(!bare.to_string().contains("1234"), "it is told to nobody: {bare}");
+        bed.kernel.put(&wish, &port, true).unwrap();
+        bed.kernel.strip(&uplink).unwrap();
+        assert_eq!(bed.kernel.compare(&wish, &port, true).unwrap().to_string(), "no difference", "mode {mode}");
+        bed.wait_same("nic0", &before, &["addresses", "routes", "sysctls"]);
+        // What is on the port goes back.
+        let wish = bed.read("nic0");
+        bed.kernel.put(&wish, &uplink, false).unwrap();
+        bed.kernel.remove_link(&port).unwrap();
+        bed.kernel.rename(&uplink, "nic0", &wish).unwrap();
+        let nic = bed.link("nic0");
+        bed.kernel.put(&wish, &nic, true).unwrap();
+        bed.wait_same("nic0", &before, &["addresses", "routes", "sysctls"]);
+    }
+}
+
 #[test]
 fn what_cannot_be_put_is_told_and_the_rest_is_there() {
     let mut bed = Bed::furnished();
@@ -348,7 +384,7 @@ fn what_cannot_be_put_is_told_and_the_rest_is_there() {
     // The gateways of some routes cannot be reached while the link is held down.
     let down = NicConfig { link: NicLink { up: false, ..wish.link.clone() }, ..wish };
     let error = bed.kernel.put(&down, &port, true).unwrap_err();
-    assert!(error.to_string().contains("port0"), "{error}");
+    assert!(error.to_string().contains("port0 (") && error.to_string().contains(" table "), "it names the route: {error}");
     assert!(bed.read("port0").addresses.len() >= 7);
 }
 

@@ -1,6 +1,7 @@
 //! Putting a configuration onto a link, and taking one off.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE};
@@ -39,21 +40,21 @@ pub(super) fn put(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink, labe
     prepare(kernel, link, &differing).map_err(|failure| failure.attempting(attempting("prepare")))?;
     let mut problems = Problems::default();
     // IPv4 labels are made anew, in the order of the wish: each goes to the end of its subnet's addresses.
-    let relabelled = differing
-        .mislabelled_addresses
-        .iter()
-        .flat_map(|address| [remove_address(&address.to_remove(index)), add_address(&address.to_add(index, age, true))]);
+    let relabelled = differing.mislabelled_addresses.iter().flat_map(|address| {
+        [remove_address(&address.to_remove(index)), add_address(&address.to_add(index, age, true))].map(about(address))
+    });
     let added = || differing.missing_addresses.iter().chain(&differing.changed_addresses).chain(duplicates);
-    let requests: Vec<Request> = relabelled.chain(added().map(|address| add_address(&address.to_add(index, age, true)))).collect();
-    problems.take(kernel, &attempting("put addresses onto"), &requests);
+    let added_at_once = added().map(|address| about(address)(add_address(&address.to_add(index, age, true))));
+    let requests: Vec<Told> = relabelled.chain(added_at_once).collect();
+    problems.take_each(kernel, &attempting("put addresses onto"), &requests);
     // As they were given, now that duplicate address detection was left out.
     let new_ipv6 = added().filter(|address| address.is_ipv6());
-    let flags: Vec<Request> = new_ipv6.map(|address| add_address(&address.to_add(index, age, false))).collect();
+    let flags: Vec<Told> = new_ipv6.map(|address| about(address)(add_address(&address.to_add(index, age, false)))).collect();
     if !flags.is_empty() || differing.sysctls.iter().any(|(path, _)| [ADDR_GEN_MODE, STABLE_SECRET].contains(&path.as_str())) {
         let _kept_otherwise = sysctl::write(kernel, &link.name, &sysctl::generation(&wish.sysctls));
     }
     put_routes(kernel, wish, link, index, age, &mut problems)?;
-    problems.take(kernel, &attempting("set the flags of addresses on"), &flags);
+    problems.take_each(kernel, &attempting("set the flags of addresses on"), &flags);
     if let Err(error) = settle(kernel, wish, link) {
         problems.note(error);
     }
@@ -135,12 +136,12 @@ fn put_routes(
 ) -> Result<(), KernelError> {
     let attempted = format!("put routes onto {}", link.name);
     let differing = difference(wish, &kernel.read(link)?, false);
-    let add = |route: &NicRoute| add_route(&route.to_add(wish.link.ifindex, index, age));
+    let add = |route: &NicRoute| about(route)(add_route(&route.to_add(wish.link.ifindex, index, age)));
     let of_rank = |rank: u8| differing.missing_routes.iter().filter(move |route| route.rank() == rank).map(add);
     let missing = nexthops(kernel, &differing).map_err(|failure| failure.attempting(attempted.clone()))?;
-    let objects = missing.iter().map(|object| kept(RTM_NEWNEXTHOP, &object.to_add(index), NLM_F_CREATE | NLM_F_REPLACE));
-    let requests: Vec<Request> = of_rank(0).chain(objects).chain(of_rank(1)).collect();
-    problems.take(kernel, &attempted, &requests);
+    let objects = missing.iter().map(|object| about(object)(kept(RTM_NEWNEXTHOP, &object.to_add(index), NLM_F_CREATE | NLM_F_REPLACE)));
+    let requests: Vec<Told> = of_rank(0).chain(objects).chain(of_rank(1)).collect();
+    problems.take_each(kernel, &attempted, &requests);
     let neighbours = differing.missing_neighbours.iter().map(|entry| {
         let mut entry = entry.clone();
         entry.set_header_number(NEIGHBOUR_INDEX, index.get());
@@ -241,6 +242,15 @@ fn add_route(message: &Message) -> Request {
     kept(RTM_NEWROUTE, message, NLM_F_CREATE | NLM_F_APPEND)
 }
 
+/// A request, and what it is about.
+type Told = (Request, String);
+
+/// Says of requests what they are about.
+fn about(what: &impl fmt::Display) -> impl Fn(Request) -> Told {
+    let what = what.to_string();
+    move |request| (request, what.clone())
+}
+
 /// What went wrong on the way: everything is tried, the first failure is told.
 #[derive(Default)]
 struct Problems(Option<KernelError>);
@@ -251,16 +261,27 @@ impl Problems {
         self.0.get_or_insert(error);
     }
 
-    /// Performs requests; what is there already, or gone already, is no failure.
+    /// As [`Problems::take`], and names what was refused.
+    fn take_each(&mut self, kernel: &mut NicKernel, attempted: &str, requests: &[Told]) {
+        let (requests, about): (Vec<Request>, Vec<&str>) =
+            requests.iter().map(|(request, about)| (request.clone(), about.as_str())).unzip();
+        self.perform(kernel, attempted, &requests, &about);
+    }
+
     fn take(&mut self, kernel: &mut NicKernel, attempted: &str, requests: &[Request]) {
+        self.perform(kernel, attempted, requests, &[]);
+    }
+
+    /// Performs requests; what is there already, or gone already, is no failure.
+    fn perform(&mut self, kernel: &mut NicKernel, attempted: &str, requests: &[Request], about: &[&str]) {
         let answers = match kernel.socket() {
             Ok(socket) => socket.perform(requests, |_, _, _| {}),
             Err(failure) => vec![Err(failure)],
         };
-        for failure in answers.into_iter().filter_map(Result::err) {
+        for (at, failure) in answers.into_iter().enumerate().filter_map(|(at, answer)| Some((at, answer.err()?))) {
             let so_already = [Errno::EEXIST, Errno::ESRCH, Errno::EADDRNOTAVAIL].iter().any(|errno| failure.is(*errno));
             if !so_already {
-                self.note(failure.attempting(attempted));
+                self.note(failure.attempting(about.get(at).map_or_else(|| attempted.to_owned(), |about| format!("{attempted} ({about})"))));
             }
         }
     }
