@@ -130,6 +130,27 @@ fn a_nic_that_was_in_another_namespace() {
     assert!(!host.run("nft list tables").contains("vnf_agent"));
 }
 
+/// So shortly that nobody looked meanwhile, or while there was no agent to look: link and journal are as they were, and the switch hears nothing.
+#[test]
+fn a_nic_that_nobody_saw_go() {
+    let host = Host::with_netns(&["away"]);
+    let mut bed = Bed::new(&host);
+    let there_and_back = || {
+        let script = "ip link set nic0~ netns away && ip -n away link set nic0~ netns $$ && ip link set nic0~ up";
+        assert!(host.command("", "sh").args(["-c", script]).status().expect("nsenter starts").success());
+    };
+    let before = repairs(&bed.agent);
+    there_and_back();
+    bed.is_repaired(before, "a NIC that was away for a moment");
+    bed.agent.kill();
+    there_and_back();
+    let before = repairs(&bed.agent);
+    bed.agent.start();
+    bed.is_repaired(before, "a NIC that was away while there was no agent");
+    bed.given_back();
+    assert!(!host.run("nft list tables").contains("vnf_agent"));
+}
+
 /// It may come back as another one, or never: nothing of ours is left when it is not wished any more.
 #[test]
 fn a_nic_that_is_gone() {

@@ -208,6 +208,7 @@ impl Handover {
         let others = view.as_ref().ok().map(|view| &view.others);
         let claim = others.and_then(|others| names.into_iter().flatten().find_map(|name| others.get(name))).cloned();
         let (rows, pair) = self.rows(name, &view, journal.as_ref(), nic.as_ref(), holder.as_ref());
+        let (journal, rows) = self.heed_absence(nic.as_ref(), journal, rows)?;
         let held = match &holder {
             None => NameHolder::NobodyElse,
             Some(link) if is_port(link, pair.is_some(), nic.as_ref(), journal.as_ref()) => NameHolder::Port,

@@ -3,6 +3,7 @@
 use crate::external_node::handover::{Handover, Seen};
 use crate::external_node::identify::{guarded, is_made_anew};
 use crate::external_node::journal::{Intent, Journal};
+use crate::external_node::phase::Rows;
 use crate::linux::KernelError;
 use crate::model::nic::NicLink;
 
@@ -15,6 +16,23 @@ impl Handover {
         {
             tracing::warn!(nic = name, %error, "that it is gone could not be noted");
         }
+    }
+
+    /// A NIC that was gone so shortly that nobody saw it, or while no agent ran, is known by its listener: a switch in user space that has its port in use
+    /// does not hear it. The journal says then that it was gone, and the rows that its port cannot be used.
+    pub(super) fn heed_absence(
+        &mut self,
+        nic: Option<&NicLink>,
+        journal: Option<Journal>,
+        rows: Rows,
+    ) -> Result<(Option<Journal>, Rows), KernelError> {
+        let (Some(nic), Some(journal)) = (nic, &journal) else { return Ok((journal, rows)) };
+        let listened = rows == Rows::Ready && journal.guard && journal.boot_id == self.settings.boot_id;
+        if !listened || !self.kernel.is_unheard(nic)? {
+            return Ok((Some(journal.clone()), rows));
+        }
+        tracing::warn!(nic = journal.name(), "it was gone for a while: the switch does not hear it any more");
+        Ok((Some(Journal { gone: true, ..journal.clone() }), Rows::Broken))
     }
 
     /// Whether the guard is there: whole where the NIC shall be behind the bridge, else any of it, which is to be removed.

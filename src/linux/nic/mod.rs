@@ -5,6 +5,7 @@
 
 mod guard;
 mod links;
+mod listeners;
 mod managers;
 mod order;
 mod read;
@@ -81,6 +82,14 @@ impl NicKernel {
     pub fn caretakers(&mut self, link: &NicLink, run: &Path) -> Result<Caretakers, KernelError> {
         let found = sysctl::inside(self, || Ok(managers::caretakers(link, run)));
         found.map_err(|failure| failure.attempting(format!("find out who looks after {}", link.name)))
+    }
+
+    /// Whether a link has left the namespace and come back, so that who listened to it does not hear it any more, and nobody else does.
+    ///
+    /// # Errors
+    /// When the namespace cannot be entered.
+    pub fn is_unheard(&mut self, link: &NicLink) -> Result<bool, KernelError> {
+        listeners::is_unheard(self, link).map_err(|failure| failure.attempting(format!("find out who listens to {}", link.name)))
     }
 
     /// Seconds since boot, by the clock that goes on in sleep.
