@@ -31,7 +31,7 @@ impl Handover {
         if !listened || !self.kernel.is_unheard(nic)? {
             return Ok((Some(journal.clone()), rows));
         }
-        tracing::warn!(nic = journal.name(), "it was gone for a while: the switch does not hear it any more");
+        tracing::debug!(nic = journal.name(), "it was gone for a while: the switch does not hear it any more");
         Ok((Some(Journal { gone: true, ..journal.clone() }), Rows::Broken))
     }
 

@@ -44,6 +44,9 @@ impl Handover {
         let mac = journal.nic.mac().ok_or_else(|| unfit("the NIC has no hardware address"))?;
         self.switch.ensure_bridge(self.settings.datapath)?;
         let nic = seen.nic.as_ref().filter(|nic| is_made_anew(nic, journal, &self.settings.boot_id));
+        if nic.is_some() {
+            tracing::warn!(nic = name, "it was gone meanwhile: its ports are made anew");
+        }
         if seen.observation.rows == Rows::Broken && nic.is_none() {
             // They may only have to notice that their devices are back.
             match self.switch.wait_ready(name, mac, Failing::MayPass, MENDED_WITHIN) {
