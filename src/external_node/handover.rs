@@ -224,12 +224,6 @@ impl Handover {
         let flows = answers && (nobody_needs_flows(journal.as_ref(), rows, place) || self.flows.stand(name, numbers).unwrap_or(false));
         let guard = self.guard_stands(nic.as_ref(), journal.as_ref())?;
         let guard_needed = journal.as_ref().map_or_else(|| self.only_listens(), |journal| journal.guard);
-        let journal_state = match journal.as_ref().map(|journal| journal.intent) {
-            None => JournalState::None,
-            Some(Intent::Attaching) => JournalState::Attaching,
-            Some(Intent::Attached) => JournalState::Attached,
-            Some(Intent::Detaching) => JournalState::Detaching,
-        };
         // Without the port nothing can be ready, whatever the database says; nor when the switch was found away since, as it was asked for flows.
         let serves = held == NameHolder::Port && self.switch_alive.load(Ordering::Relaxed);
         let rows = if rows == Rows::Ready && !serves { Rows::Broken } else { rows };
@@ -247,7 +241,7 @@ impl Handover {
             flows,
             guard,
             guard_needed,
-            journal: journal_state,
+            journal: journal.as_ref().map_or(JournalState::None, |journal| journal.intent.into()),
         };
         let on_the_port = port.map(|port| standing_on(port, &links)).unwrap_or_default();
         Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port, rerouted, given })

@@ -1,7 +1,7 @@
 //! Which link is the NIC and which is the bridge's port, and how they stand: pure.
 
-use crate::external_node::journal::Journal;
-use crate::external_node::phase::Claimed;
+use crate::external_node::journal::{Intent, Journal};
+use crate::external_node::phase::{Claimed, JournalState};
 use crate::model::nic::NicLink;
 use crate::ovs::Claim;
 
@@ -37,6 +37,16 @@ pub(super) fn find_nic<'a>(
     }
     // All VLANs of a link have its address; and of several with one address nobody knows which it is.
     all.next().filter(|nic| nic.kind != "vlan" && all.next().is_none())
+}
+
+impl From<Intent> for JournalState {
+    fn from(intent: Intent) -> Self {
+        match intent {
+            Intent::Attaching => Self::Attaching,
+            Intent::Attached => Self::Attached,
+            Intent::Detaching => Self::Detaching,
+        }
+    }
 }
 
 /// Whose a NIC is whose ports bear the mark of another label.
