@@ -247,3 +247,27 @@ fn a_dead_switch_of_the_kernels_datapath_is_gone_past() {
     assert_reachable(&host, "with a dead switch");
     wait_digest(&host, "everything is as it was", &before);
 }
+
+/// A link that goes between the look and the step cuts the step off: the way goes on, and does not tell of it as if it had been done.
+#[test]
+fn a_step_that_was_cut_off_is_told_as_such() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    let ovs = host.start_ovs();
+    ovs.add_bridge(BRIDGE);
+    let mut mover = mover(&ovs, &Arc::default(), "boot");
+    let mut told: Vec<(Step, Option<String>)> = Vec::new();
+    let outcome = mover.handover.drive("nic0", Goal::Attached, &purpose(), |step, seen| {
+        let is_first = !told.iter().any(|(taken, _)| *taken == step);
+        told.push((step, seen.undone.clone()));
+        if step == Step::CopyToPort && is_first {
+            host.run("ip link del nic0");
+        }
+        true
+    });
+    assert!(matches!(outcome, Ok(Some(Outcome::Done(_)))), "{outcome:#?}");
+    let cut_off = told.iter().position(|(step, _)| *step == Step::CopyToPort).expect("it was begun");
+    assert!(told[cut_off + 1].1.as_ref().is_some_and(|why| why.contains("nic0")), "{told:?}");
+    assert!(told[..=cut_off].iter().all(|(_, undone)| undone.is_none()), "{told:?}");
+    assert_reachable(&host, "behind the bridge");
+}

@@ -110,6 +110,8 @@ pub struct Seen {
     pub rerouted: Option<NicConfig>,
     /// What others gave to the port, where that is not what the journal says.
     pub given: Option<Given>,
+    /// Why the step before this look was not done, where the way went on without it.
+    pub undone: Option<String>,
 }
 
 /// How a way ended.
@@ -244,7 +246,7 @@ impl Handover {
             journal: journal.as_ref().map_or(JournalState::None, |journal| journal.intent.into()),
         };
         let on_the_port = port.map(|port| standing_on(port, &links)).unwrap_or_default();
-        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port, rerouted, given })
+        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port, rerouted, given, undone: None })
     }
 
     fn rows(

@@ -36,7 +36,8 @@ pub(super) struct Way {
     started: Timestamp,
     clock: Instant,
     first: Option<Observation>,
-    steps: Vec<Step>,
+    /// With why they were not done, where they were not.
+    steps: Vec<(Step, Option<String>)>,
 }
 
 impl Way {
@@ -47,7 +48,14 @@ impl Way {
     /// A step is about to be taken.
     pub(super) fn take(&mut self, step: Step, seen: &Observation) {
         self.first.get_or_insert(*seen);
-        self.steps.push(step);
+        self.steps.push((step, None));
+    }
+
+    /// The look after a step tells why it was not done, if it was not.
+    pub(super) fn hear(&mut self, undone: Option<&str>) {
+        if let Some((_, outcome)) = self.steps.last_mut() {
+            *outcome = undone.map(str::to_owned);
+        }
     }
 
     /// Whether it began at an attachment that had been read back, and leads there again.
@@ -70,7 +78,12 @@ impl Way {
     ) -> Option<NodeRecord> {
         let last = self.steps.len().checked_sub(1)?;
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
-        let done = |step: Step| self.steps.iter().enumerate().any(|(at, taken)| *taken == step && (failure.is_none() || at < last));
+        let done = |step: Step| {
+            self.steps
+                .iter()
+                .enumerate()
+                .any(|(at, (taken, undone))| *taken == step && undone.is_none() && (failure.is_none() || at < last))
+        };
         if self.is_repair() {
             count(&counters.drift);
         }
@@ -82,8 +95,8 @@ impl Way {
         }
         let host = &names.host;
         let drift = self.drift().into_iter().map(|what| format!("{host}: {what}")).collect();
-        let steps = self.steps.iter().enumerate().map(|(at, step)| {
-            let outcome = failure.filter(|_| at == last).unwrap_or("done");
+        let steps = self.steps.iter().enumerate().map(|(at, (step, undone))| {
+            let outcome = failure.filter(|_| at == last).or(undone.as_deref()).unwrap_or("done");
             (format!("{host}: {}", words(*step, names)), outcome.to_owned())
         });
         let elapsed_us = u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -138,7 +151,15 @@ mod tests {
         assert_eq!((record.unwrap().steps[0].1.as_str(), counts), ("no", [0, 0, 0]));
         let mut way = Way::to(Goal::Plain);
         way.take(Step::DropJournal, &ATTACHED);
+        way.hear(None);
         assert_eq!(told(way, None).1, [0, 1, 0]);
+        let mut way = Way::to(Goal::Plain);
+        way.take(Step::DropJournal, &ATTACHED);
+        way.hear(Some("its link went"));
+        way.take(Step::DropGuard, &ATTACHED);
+        let (record, counts) = told(way, None);
+        let outcomes: Vec<String> = record.unwrap().steps.into_iter().map(|(_, outcome)| outcome).collect();
+        assert_eq!((outcomes, counts), (vec!["its link went".to_owned(), "done".to_owned()], [0, 0, 0]));
         assert_eq!(told(Way::to(Goal::Plain), None), (None, [0, 0, 0]));
     }
 }

@@ -36,6 +36,7 @@ impl NodeController {
         let mut stopped = None;
         let mut way = Way::to(goal);
         let outcome = self.parts.handover.drive(name, goal, &purpose, |step, seen| {
+            way.hear(seen.undone.as_deref());
             if goal == Goal::Attached {
                 stopped = admit(name, step, seen.journal.as_ref(), &purpose, guardian.as_mut()).err();
             }
@@ -45,6 +46,9 @@ impl NodeController {
             }
             goes_on
         });
+        if let Ok(Some(Outcome::Done(seen) | Outcome::Wait(_, seen))) = &outcome {
+            way.hear(seen.undone.as_deref());
+        }
         let drift = way.drift();
         let (was_attached, repaired) = (was_attached || way.is_repair(), way.is_repair());
         self.record(name, way, outcome.as_ref().err());
@@ -190,9 +194,13 @@ impl NodeController {
         let purpose = self.purpose(name);
         let mut way = Way::to(Goal::Plain);
         let outcome = self.parts.handover.drive(name, Goal::Plain, &purpose, |step, seen| {
+            way.hear(seen.undone.as_deref());
             way.take(step, &seen.observation);
             true
         });
+        if let Ok(Some(Outcome::Done(seen) | Outcome::Wait(_, seen))) = &outcome {
+            way.hear(seen.undone.as_deref());
+        }
         self.record(name, way, outcome.as_ref().err());
         let message = match outcome {
             Ok(Some(Outcome::Done(seen))) => {

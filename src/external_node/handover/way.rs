@@ -21,6 +21,8 @@ struct Way {
     refusals: Refusals,
     news: News,
     vanished: usize,
+    /// Why the step that was begun last was not done, if it was not.
+    undone: Option<String>,
 }
 
 impl Way {
@@ -35,7 +37,30 @@ impl Way {
     }
 }
 
+/// Why a step waits for another look.
+const OUTDATED: &str = "not yet: what others changed meanwhile comes first";
+
 impl Handover {
+    /// Takes a step, unless what was seen is not so any more; why it was not done, where the way goes on without it.
+    fn take(&mut self, step: Step, nic: &str, seen: &Seen, purpose: &Purpose, way: &mut Way) -> Result<Option<String>, HandoverError> {
+        if self.is_outdated(step, seen, &way.news)? {
+            way.news.count();
+            return Ok(Some(OUTDATED.to_owned()));
+        }
+        tracing::info!(nic, ?step, "taking a step");
+        if matches!(step, Step::KeepOfNic | Step::KeepOfPort) {
+            way.news.count();
+        }
+        match self.perform(step, nic, seen, purpose, &mut way.unwritten) {
+            Err(HandoverError::Kernel(error)) if step == Step::CopyToNic => {
+                let why = error.to_string();
+                way.refusals.take(error, self.is_worth_it(seen)?)?;
+                Ok(Some(why))
+            }
+            outcome => outcome.map(|()| None),
+        }
+    }
+
     /// Goes the whole way of one NIC, named by its own name. `before` is told each step before it is taken, and may stop the way there; what it is shown of
     /// the journal cannot be changed by anybody else until the step is done.
     ///
@@ -73,6 +98,7 @@ impl Handover {
         way: &mut Way,
     ) -> Result<Option<Option<Outcome>>, HandoverError> {
         let mut seen = self.look(nic, way.unwritten.clone())?;
+        seen.undone.clone_from(&way.undone);
         way.refusals.allow_for(&mut seen.observation);
         way.news.allow_for(&mut seen.observation);
         if let (Some(config), true) = (&seen.rerouted, way.news.are_heard() && seen.observation.claimed == Claimed::ByNobodyElse) {
@@ -85,19 +111,12 @@ impl Handover {
                 if let Some(refused) = way.refusals.instead_of(step, &seen.observation) {
                     return Err(refused);
                 }
-                if self.is_outdated(step, &seen, &way.news)? {
-                    way.news.count();
-                    return Ok(None);
-                }
-                tracing::info!(nic, ?step, "taking a step");
-                if matches!(step, Step::KeepOfNic | Step::KeepOfPort) {
-                    way.news.count();
-                }
-                match self.perform(step, nic, &seen, purpose, &mut way.unwritten) {
-                    Err(HandoverError::Kernel(error)) if step == Step::CopyToNic => way.refusals.take(error, self.is_worth_it(&seen)?)?,
-                    outcome => outcome?,
-                }
-                Ok(None)
+                let taken = self.take(step, nic, &seen, purpose, way);
+                way.undone = match &taken {
+                    Ok(undone) => undone.clone(),
+                    Err(error) => Some(error.to_string()),
+                };
+                taken.map(|_| None)
             }
             Next::Do(_) => Ok(Some(None)),
             Next::Done => {
