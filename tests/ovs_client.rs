@@ -5,45 +5,18 @@
 mod support;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use support::{Host, Ovs, OvsdbProxy, eventually, eventually_eq, eventually_ok};
+use support::{Host, Ovs, OvsEvents, OvsdbProxy, eventually, eventually_eq, eventually_ok};
 use vnf_agent::model::{AgentLabel, Datapath, HostIfName, MacAddr, OvsdbTarget};
-use vnf_agent::ovs::{Failing, NewPair, Notes, OfPort, OvsClient, OvsError, OvsEvent, OvsOptions, OvsSink, PortState, Switch, SwitchView};
+use vnf_agent::ovs::{Failing, NewPair, Notes, OfPort, OvsClient, OvsError, OvsEvent, OvsOptions, PortState, Switch, SwitchView};
 
 /// Generous: what is waited for comes within milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
 const MAC: &str = "02:00:00:00:00:01";
-
-/// Remembers events.
-#[derive(Default)]
-struct Events(Mutex<Vec<OvsEvent>>);
-
-impl OvsSink for Events {
-    fn tell(&self, event: OvsEvent) {
-        self.0.lock().unwrap().push(event);
-    }
-}
-
-impl Events {
-    fn wait(&self, what: &str, wanted: impl Fn(&OvsEvent) -> bool) {
-        eventually_ok(what, || {
-            let events = self.0.lock().unwrap();
-            if events.iter().any(&wanted) { Ok(()) } else { Err(format!("{events:?}")) }
-        });
-    }
-
-    fn wait_for(&self, event: &OvsEvent) {
-        self.wait(&format!("{event:?}"), |seen| seen == event);
-    }
-
-    fn clear(&self) {
-        self.0.lock().unwrap().clear();
-    }
-}
 
 fn options(target: OvsdbTarget) -> OvsOptions {
     let usual = OvsOptions::new(target, AgentLabel::new("vpp1").unwrap(), "br-int".to_owned());
@@ -51,12 +24,12 @@ fn options(target: OvsdbTarget) -> OvsOptions {
     OvsOptions { call_limit: LIMIT, probe_interval: LIMIT, ..usual }
 }
 
-fn client(target: OvsdbTarget) -> (OvsClient, Arc<Events>) {
+fn client(target: OvsdbTarget) -> (OvsClient, Arc<OvsEvents>) {
     start(options(target))
 }
 
-fn start(options: OvsOptions) -> (OvsClient, Arc<Events>) {
-    let events = Arc::new(Events::default());
+fn start(options: OvsOptions) -> (OvsClient, Arc<OvsEvents>) {
+    let events = Arc::new(OvsEvents::default());
     (OvsClient::start(options, events.clone()).unwrap(), events)
 }
 
@@ -243,7 +216,7 @@ fn internal_ports_of_all_bridges_are_told() {
     ovs.vsctl("--no-wait add-port br-other none0");
     ovs.vsctl("--no-wait del-br br-other");
     events.wait_for(&ports(&[("br-int", "br-int")]));
-    let told = events.0.lock().unwrap().iter().filter(|event| matches!(event, OvsEvent::InternalPorts(_))).count();
+    let told = events.count(|event| matches!(event, OvsEvent::InternalPorts(_)));
     assert_eq!(told, 1, "only what has changed is told");
 }
 
@@ -308,7 +281,7 @@ fn concurrent_writers() {
 }
 
 /// A client whose connection goes through a proxy; a lost answer costs it 10 s.
-fn proxied(host: &Host, ovs: &Ovs<'_>) -> (OvsdbProxy, OvsClient, Arc<Events>) {
+fn proxied(host: &Host, ovs: &Ovs<'_>) -> (OvsdbProxy, OvsClient, Arc<OvsEvents>) {
     let proxy = OvsdbProxy::start(host.path("proxy.sock"), ovs.socket());
     let (client, events) = start(OvsOptions { call_limit: Duration::from_secs(10), ..options(proxy.target()) });
     (proxy, client, events)

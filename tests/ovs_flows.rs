@@ -5,12 +5,12 @@
 mod support;
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use support::{Host, NETWORK, Nic, Ovs, Probes, eventually, eventually_ok};
+use support::{Host, NETWORK, Nic, Ovs, OvsEvents, Probes, eventually};
 use vnf_agent::external_node::flows::{BridgeFlows, FlowsError, PairFlows};
 use vnf_agent::model::{AgentLabel, BypassRule, Datapath, HostIfName, MacAddr, Owner};
 use vnf_agent::ovs::{
@@ -24,29 +24,6 @@ struct Nothing;
 
 impl OvsSink for Nothing {
     fn tell(&self, _event: OvsEvent) {}
-}
-
-#[derive(Default)]
-struct Events(Mutex<Vec<OvsEvent>>);
-
-impl OvsSink for Events {
-    fn tell(&self, event: OvsEvent) {
-        self.0.lock().unwrap().push(event);
-    }
-}
-
-impl Events {
-    /// Waits for such an event, and forgets all up to now.
-    fn wait(&self, what: &str, wanted: impl Fn(&OvsEvent) -> bool) {
-        eventually_ok(what, || {
-            let mut events = self.0.lock().unwrap();
-            if !events.iter().any(&wanted) {
-                return Err(format!("{events:?}"));
-            }
-            events.clear();
-            Ok(())
-        });
-    }
 }
 
 fn label() -> AgentLabel {
@@ -369,13 +346,13 @@ fn a_restarted_switch_is_noticed() {
     let sink = sink(&ovs);
     let flows = FlowSet::new(&owner(), &[numbers], &[]);
     sink.replace(&flows).unwrap();
-    let events = Arc::new(Events::default());
+    let events = Arc::new(OvsEvents::default());
     let watch = SwitchWatch::start(&socket(&ovs), &owner(), Duration::from_secs(1), events.clone()).unwrap();
-    events.wait("it is there", |event| *event == OvsEvent::SwitchBack);
+    events.wait_and_forget("it is there", |event| *event == OvsEvent::SwitchBack);
     ovs.kill_switch();
-    events.wait("it is missed", |event| matches!(event, OvsEvent::SwitchLost(_)));
+    events.wait_and_forget("it is missed", |event| matches!(event, OvsEvent::SwitchLost(_)));
     ovs.start_switch();
-    events.wait("it is back", |event| *event == OvsEvent::SwitchBack);
+    events.wait_and_forget("it is back", |event| *event == OvsEvent::SwitchBack);
     eventually("the ports are back", || {
         client.read().is_ok_and(|view| view.pairs["eth0"].numbers() == Some((numbers.host, numbers.uplink)))
     });
@@ -385,9 +362,9 @@ fn a_restarted_switch_is_noticed() {
     nic.passes_all_but(5001, &[]);
 
     ovs.signal_switch(Signal::SIGSTOP);
-    events.wait("one that hangs is missed", |event| matches!(event, OvsEvent::SwitchLost(_)));
+    events.wait_and_forget("one that hangs is missed", |event| matches!(event, OvsEvent::SwitchLost(_)));
     ovs.signal_switch(Signal::SIGCONT);
-    events.wait("it is back", |event| *event == OvsEvent::SwitchBack);
+    events.wait_and_forget("it is back", |event| *event == OvsEvent::SwitchBack);
     drop(watch);
 
     // With clean-up, the devices are gone and made anew, without addresses: those are for the external node.
@@ -412,15 +389,15 @@ fn flows_that_others_remove_are_told() {
     let is_told = |event: &OvsEvent| *event == OvsEvent::FlowsChanged;
     for change in ["mod-flows br-int table=204,actions=drop", "del-flows br-int table=205", "del-flows br-int"] {
         sink.replace(&flows).unwrap();
-        let events = Arc::new(Events::default());
+        let events = Arc::new(OvsEvents::default());
         let _watch = SwitchWatch::start(&socket(&ovs), &owner(), Duration::from_secs(1), events.clone()).unwrap();
-        events.wait("it is there", |event| *event == OvsEvent::SwitchBack);
+        events.wait_and_forget("it is there", |event| *event == OvsEvent::SwitchBack);
         ovs.ofctl("add-flow br-int cookie=0xabc,table=7,actions=drop");
         ovs.ofctl("mod-flows br-int table=7,actions=normal");
         ovs.ofctl("del-flows br-int table=7");
-        assert!(!events.0.lock().unwrap().iter().any(is_told), "before {change}");
+        assert_eq!(events.count(is_told), 0, "before {change}");
         ovs.ofctl(change);
-        events.wait(&format!("it is told of {change}"), is_told);
+        events.wait_and_forget(&format!("it is told of {change}"), is_told);
     }
 }
 

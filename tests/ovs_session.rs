@@ -4,43 +4,20 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::{Host, OvsdbProxy, eventually_ok};
+use support::{Host, OvsEvents, OvsdbProxy};
 use vnf_agent::model::{AgentLabel, HostIfName, MacAddr, OvsdbTarget};
-use vnf_agent::ovs::{NewPair, Notes, OvsClient, OvsError, OvsEvent, OvsOptions, OvsSink, Switch};
+use vnf_agent::ovs::{NewPair, Notes, OvsClient, OvsError, OvsEvent, OvsOptions, Switch};
 
 /// Generous: what is waited for comes within milliseconds, and who is not to wait is not done in this time some dozen times over.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Remembers events.
-#[derive(Default)]
-struct Events(Mutex<Vec<OvsEvent>>);
-
-impl OvsSink for Events {
-    fn tell(&self, event: OvsEvent) {
-        self.0.lock().unwrap().push(event);
-    }
-}
-
-impl Events {
-    fn wait_for(&self, event: &OvsEvent) {
-        eventually_ok(&format!("{event:?}"), || {
-            let events = self.0.lock().unwrap();
-            if events.contains(event) { Ok(()) } else { Err(format!("{events:?}")) }
-        });
-    }
-
-    fn clear(&self) {
-        self.0.lock().unwrap().clear();
-    }
-}
-
-fn client(target: OvsdbTarget) -> (OvsClient, Arc<Events>) {
+fn client(target: OvsdbTarget) -> (OvsClient, Arc<OvsEvents>) {
     let usual = OvsOptions::new(target, AgentLabel::new("vpp1").unwrap(), "br-int".to_owned());
-    let events = Arc::new(Events::default());
+    let events = Arc::new(OvsEvents::default());
     (OvsClient::start(OvsOptions { call_limit: LIMIT, probe_interval: LIMIT, ..usual }, events.clone()).unwrap(), events)
 }
 
@@ -93,7 +70,7 @@ fn two_of_one_label_take_the_lock_from_each_other_only_to_write() {
     drop(second);
     first.create_pair(&pair("nic0")).unwrap();
     assert!(first.read().unwrap().pairs.contains_key("nic0"));
-    let lost = |events: &Events| events.0.lock().unwrap().iter().any(|event| matches!(event, OvsEvent::DatabaseLost(_)));
+    let lost = |events: &OvsEvents| events.count(|event| matches!(event, OvsEvent::DatabaseLost(_))) > 0;
     assert!(!lost(&events) && !lost(&of_second));
     assert_eq!(proxy.faults.connections.load(Ordering::SeqCst), 2);
 }
