@@ -5,7 +5,7 @@ mod support;
 
 use node_support::*;
 use serde_json::json;
-use support::{Agent, Host, eventually, eventually_ok};
+use support::{Agent, Etcd, Host, Ovs, eventually, eventually_ok};
 
 /// Waits until removals are held back, for the sake of the node.
 fn wait_held(agent: &Agent<'_>) {
@@ -15,15 +15,11 @@ fn wait_held(agent: &Agent<'_>) {
     });
 }
 
-/// Who asks for a NIC back while removals are held back gets it, and is told so, also after a restart.
-#[test]
-fn a_nic_is_given_back_on_request_meanwhile() {
-    let host = Host::new();
-    host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let _ovs = host.start_ovs();
+/// A NIC that is attached and confirmed, and a store that lost its memory; removals are held back.
+fn held<'h>(host: &'h Host) -> (Ovs<'h>, Etcd<'h>, Agent<'h>) {
+    let ovs = host.start_ovs();
     let mut etcd = host.start_etcd();
-    let agent = agent(&host).started();
+    let agent = agent(host).started();
     etcd.pass_revisions(50);
     wish(&etcd, &json!([{"name": "nic0"}]));
     wait_attached(&etcd, &["nic0"]);
@@ -32,6 +28,16 @@ fn a_nic_is_given_back_on_request_meanwhile() {
     etcd.wipe();
     etcd.start();
     wait_held(&agent);
+    (ovs, etcd, agent)
+}
+
+/// Who asks for a NIC back while removals are held back gets it, and is told so.
+#[test]
+fn a_nic_is_given_back_on_request_meanwhile() {
+    let host = Host::new();
+    host.add_nic("nic0", 0);
+    let before = settled_shape(&host, "nic0");
+    let (_ovs, _etcd, agent) = held(&host);
     agent.ask(&["node", "rollback", "vpp1"]);
     wait_plain(&host, "nic0", &before);
     eventually_ok("it is told as what it is", || {
@@ -85,17 +91,7 @@ fn a_rollback_works_while_removals_are_held_back() {
     let host = Host::new();
     let nic = host.add_nic("nic0", 0);
     let before = settled_shape(&host, "nic0");
-    let _ovs = host.start_ovs();
-    let mut etcd = host.start_etcd();
-    let agent = agent(&host).started();
-    etcd.pass_revisions(50);
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
-    eventually("it is confirmed", || agent.log().contains("confirmed: the host"));
-    agent.wait_ready();
-    etcd.wipe();
-    etcd.start();
-    wait_held(&agent);
+    let (_ovs, etcd, agent) = held(&host);
     agent.ask(&["node", "rollback", "vpp1"]);
     wait_plain(&host, "nic0", &before);
     nic.passes_all_but(5001, &[]);

@@ -7,7 +7,7 @@ mod support;
 use nic_support::rig::{Rest, Rig};
 use node_support::*;
 use serde_json::json;
-use support::{Agent, Host, eventually, eventually_ok};
+use support::{Agent, Etcd, Host, Ovs, eventually, eventually_ok};
 
 fn wait_told(agent: &Agent<'_>) {
     eventually_ok("it is told that it was given back on request", || {
@@ -116,20 +116,25 @@ fn it_is_finished_by_the_next_agent() {
     assert!(!request.exists());
 }
 
+/// A NIC that is attached, and then an agent with another bridge in its configuration.
+fn behind_the_former_bridge(host: &Host) -> (Ovs<'_>, Etcd<'_>, Agent<'_>) {
+    let (ovs, etcd) = (host.start_ovs(), host.start_etcd());
+    let mut first = agent(host).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    first.stop();
+    drop(first);
+    let second = agent(host).with(&["--ovs-bridge", "br-other"]).started();
+    (ovs, etcd, second)
+}
+
 /// Another bridge in the configuration is for what comes: what stands behind the old one is kept there, and given back from there.
 #[test]
 fn another_bridge_in_the_configuration_leaves_nothing_on_the_old_one() {
     let host = Host::new();
     let nic = host.add_nic("nic0", 0);
     let before = settled_shape(&host, "nic0");
-    let ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let mut first = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
-    first.stop();
-    drop(first);
-    let second = agent(&host).with(&["--ovs-bridge", "br-other"]).started();
+    let (ovs, etcd, second) = behind_the_former_bridge(&host);
     eventually("it is said", || second.log().contains("NICs stand behind another bridge"));
     wait_attached(&etcd, &["nic0"]);
     nic.passes_all_but(5001, &[]);
@@ -151,14 +156,7 @@ fn another_bridge_is_used_after_a_rollback() {
     let host = Host::new();
     let nic = host.add_nic("nic0", 0);
     let before = settled_shape(&host, "nic0");
-    let ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let mut first = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
-    first.stop();
-    drop(first);
-    let second = agent(&host).with(&["--ovs-bridge", "br-other"]).started();
+    let (ovs, etcd, second) = behind_the_former_bridge(&host);
     wait_attached(&etcd, &["nic0"]);
     second.ask(&["node", "rollback", "vpp1"]);
     wait_for(&etcd, "FAILED", "NIC_UNSUITABLE", "given back on request");
