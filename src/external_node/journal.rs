@@ -284,19 +284,12 @@ pub(crate) mod tests {
             Message { header: vec![2, 0, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0], attributes: vec![Attribute(4, 2u32.to_ne_bytes().to_vec())] };
         let nexthop = Message { header: vec![2, 0, 0, 0, 0, 0, 0, 0], attributes: vec![Attribute(1, vec![7, 0, 0, 0])] };
         let link = NicLink {
-            name: "eth0.7-x".into(),
-            ifindex: 2,
-            kind: String::new(),
             mac: "02:00:00:00:00:01".into(),
             permanent_mac: "02:00:00:00:00:01".into(),
             mtu: 1400,
-            up: true,
             flags: 0x1043,
-            master: 0,
-            lower: 0,
             altnames: vec!["enp0s3".into()],
-            group: 0,
-            alias: String::new(),
+            ..NicLink::of_test(2, "eth0.7-x")
         };
         let config = NicConfig {
             link,

@@ -142,21 +142,7 @@ mod tests {
     use crate::model::{HostIfName, MacAddr};
 
     fn candidate(index: u32, name: &str, mac: &str, addresses: &[&str]) -> Candidate {
-        let link = NicLink {
-            name: name.into(),
-            ifindex: index,
-            kind: String::new(),
-            mac: mac.into(),
-            permanent_mac: String::new(),
-            mtu: 1500,
-            up: true,
-            flags: 1,
-            master: 0,
-            lower: 0,
-            altnames: vec![format!("alt-{name}")],
-            group: 0,
-            alias: String::new(),
-        };
+        let link = NicLink { mac: mac.into(), altnames: vec![format!("alt-{name}")], ..NicLink::of_test(index, name) };
         let address = |text: &&str| {
             let (ip, prefix) = text.split_once('/').unwrap();
             let octets = match ip.parse::<IpAddr>().unwrap() {

@@ -218,21 +218,7 @@ mod tests {
     use crate::model::{AgentLabel, InterfaceName, MarkKind, Owner};
 
     fn link(index: u32, name: &str) -> NicLink {
-        NicLink {
-            name: name.into(),
-            ifindex: index,
-            kind: String::new(),
-            mac: "02:00:00:00:00:01".into(),
-            permanent_mac: String::new(),
-            mtu: 1500,
-            up: true,
-            flags: 0x1043,
-            master: 0,
-            lower: 0,
-            altnames: Vec::new(),
-            group: 0,
-            alias: String::new(),
-        }
+        NicLink { mac: "02:00:00:00:00:01".into(), flags: 0x1043, ..NicLink::of_test(index, name) }
     }
 
     fn examined(nic: NicLink, others: Vec<NicLink>, managers: &[Manager], allow_managed: bool) -> Result<String, Vec<Unsuitable>> {

@@ -94,6 +94,26 @@ impl NicLink {
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.altnames.iter().any(|alt| alt == name)
     }
+
+    /// A physical device that is up, with nothing else to tell.
+    #[cfg(test)]
+    pub fn of_test(ifindex: u32, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ifindex,
+            kind: String::new(),
+            mac: String::new(),
+            permanent_mac: String::new(),
+            mtu: 1500,
+            up: true,
+            flags: 1,
+            master: 0,
+            lower: 0,
+            altnames: Vec::new(),
+            group: 0,
+            alias: String::new(),
+        }
+    }
 }
 
 /// A NIC's whole configuration.

@@ -88,21 +88,7 @@ pub(super) mod tests {
     const STATIC: u8 = 4;
 
     pub(in crate::model::nic) fn config(ifindex: u32, routes: Vec<NicRoute>) -> NicConfig {
-        let link = NicLink {
-            name: format!("link{ifindex}"),
-            ifindex,
-            kind: String::new(),
-            mac: String::new(),
-            permanent_mac: String::new(),
-            mtu: 1500,
-            up: true,
-            flags: 1,
-            master: 0,
-            lower: 0,
-            altnames: Vec::new(),
-            group: 0,
-            alias: String::new(),
-        };
+        let link = NicLink::of_test(ifindex, &format!("link{ifindex}"));
         NicConfig {
             link,
             sysctls: [].into(),
