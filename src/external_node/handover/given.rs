@@ -19,12 +19,16 @@ impl Journal {
             Cow::Owned(self.config.with_given(&self.given, NicKernel::uptime()))
         }
     }
+
+    /// Whether this port has not been given what others gave to the one before it.
+    fn owes(&self, port: u32) -> bool {
+        self.intent == Intent::Attached && self.given.is_owed_to(port)
+    }
 }
 
 /// Whether a port lacks what it has not been given yet.
 pub(super) fn is_owed(journal: &Journal, port: &NicConfig) -> bool {
-    let owed = journal.intent == Intent::Attached && journal.given.is_owed_to(port.link.ifindex);
-    owed && difference(&journal.everything(), port, false).lacks_some()
+    journal.owes(port.link.ifindex) && difference(&journal.everything(), port, false).lacks_some()
 }
 
 impl Handover {
@@ -36,7 +40,7 @@ impl Handover {
         port: &NicLink,
         unwritten: &mut Option<Journal>,
     ) -> Result<(), HandoverError> {
-        if journal.intent != Intent::Attached || !journal.given.is_owed_to(port.ifindex) {
+        if !journal.owes(port.ifindex) {
             return Ok(());
         }
         self.give(name, &journal, port)?;
@@ -95,24 +99,17 @@ impl Handover {
 
     /// Notes what others have given to the port, or taken from it, since it was noted last; and which rows its ports have, which were made anew.
     pub(super) fn follow(&self, name: &str, seen: &mut Seen) {
-        self.follow_rows(name, seen);
-        let (Some(journal), Some(given)) = (&mut seen.journal, seen.given.take()) else { return };
-        let (addresses, routes) = (given.addresses.len(), given.routes.len());
-        journal.given = given;
-        match self.journals.write(journal) {
-            Ok(()) => tracing::info!(nic = name, addresses, routes, "what others gave to the port is noted"),
-            Err(error) => tracing::warn!(nic = name, %error, "what others gave to the port could not be noted"),
-        }
-    }
-
-    fn follow_rows(&self, name: &str, seen: &mut Seen) {
+        let given = seen.given.take();
         let Some(journal) = &seen.journal else { return };
-        let now = with_rows(journal.clone(), seen);
+        let mut now = with_rows(journal.clone(), seen);
+        now.given = given.unwrap_or(now.given);
         if now == *journal {
             return;
         }
-        if let Err(error) = self.journals.write(&now) {
-            tracing::warn!(nic = name, %error, "the rows of its ports could not be noted");
+        let (addresses, routes) = (now.given.addresses.len(), now.given.routes.len());
+        match self.journals.write(&now) {
+            Ok(()) => tracing::info!(nic = name, addresses, routes, "what others gave to the port, and its rows, are noted"),
+            Err(error) => tracing::warn!(nic = name, %error, "what others gave to the port, or its rows, could not be noted"),
         }
         seen.journal = Some(now);
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 
 use crate::model::nic::route::RouteKey;
-use crate::model::nic::{Difference, NicAddress, NicConfig, NicRoute, difference};
+use crate::model::nic::{NicAddress, NicConfig, NicRoute, difference};
 
 /// So many of its routes are remembered.
 const MOST_ROUTES: usize = 512;
@@ -31,12 +31,7 @@ impl Given {
     /// have moved it by the time that the port is back.
     #[must_use]
     pub fn seen(config: &NicConfig, there: &NicConfig, name: &str, all: bool) -> Self {
-        Self::beyond(&difference(config, there, false), config, there, name, all)
-    }
-
-    /// As [`Given::seen`], from a difference that is known.
-    #[must_use]
-    pub fn beyond(found: &Difference, config: &NicConfig, there: &NicConfig, name: &str, all: bool) -> Self {
+        let found = difference(config, there, false);
         let (from, to) = (there.link.ifindex, config.link.ifindex);
         let addresses: Vec<NicAddress> = found.given_addresses().filter(|address| all || !address.is_looked_after()).cloned().collect();
         let remembered = |route: &&NicRoute| {
