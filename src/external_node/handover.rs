@@ -123,6 +123,15 @@ pub enum Outcome {
     Wait(Wait, Box<Seen>),
 }
 
+impl Outcome {
+    /// The last look.
+    #[must_use]
+    pub fn seen(&self) -> &Seen {
+        let (Self::Done(seen) | Self::Wait(_, seen)) = self;
+        seen
+    }
+}
+
 /// Takes steps.
 pub struct Handover {
     kernel: NicKernel,

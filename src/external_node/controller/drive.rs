@@ -46,8 +46,8 @@ impl NodeController {
             }
             goes_on
         });
-        if let Ok(Some(Outcome::Done(seen) | Outcome::Wait(_, seen))) = &outcome {
-            way.hear(seen.undone.as_deref());
+        if let Ok(Some(end)) = &outcome {
+            way.hear(end.seen().undone.as_deref());
         }
         let drift = way.drift();
         let (was_attached, repaired) = (was_attached || way.is_repair(), way.is_repair());
@@ -198,8 +198,8 @@ impl NodeController {
             way.take(step, &seen.observation);
             true
         });
-        if let Ok(Some(Outcome::Done(seen) | Outcome::Wait(_, seen))) = &outcome {
-            way.hear(seen.undone.as_deref());
+        if let Ok(Some(end)) = &outcome {
+            way.hear(end.seen().undone.as_deref());
         }
         self.record(name, way, outcome.as_ref().err());
         let message = match outcome {

@@ -23,7 +23,6 @@ const INDEX: usize = 4;
 
 const SECONDARY: u32 = 0x01;
 /// The same bit, of an IPv6 address.
-/// Of IPv6 addresses the same flag means something else.
 const TEMPORARY: u32 = SECONDARY;
 const NODAD: u32 = 0x02;
 const DADFAILED: u32 = 0x08;
@@ -86,7 +85,7 @@ impl NicAddress {
     /// Whether the kernel drops it together with an earlier one of its subnet.
     #[must_use]
     pub fn is_secondary(&self) -> bool {
-        !self.is_ipv6() && self.flags() & TEMPORARY != 0
+        !self.is_ipv6() && self.flags() & SECONDARY != 0
     }
 
     /// Whether it cannot be used: not yet, or because somebody else has it.
