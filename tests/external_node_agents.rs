@@ -41,13 +41,7 @@ fn stands(host: &Host, ovs: &Ovs<'_>, etcd: &Etcd<'_>, first: &Agent<'_>) -> Val
 #[test]
 fn a_journal_for_the_nic_of_another_agent_moves_nothing() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let first = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
+    let Moved { nic, before, ovs, etcd, agent: first } = Moved::start(&host, &json!([{"name": "nic0"}]));
     eventually("it is confirmed", || first.log().contains("confirmed: the host"));
     let journal: Value = serde_json::from_slice(&fs::read(first.state_dir().join("nic/nic0.json")).expect("a journal")).expect("JSON");
     let stood = stands(&host, &ovs, &etcd, &first);
@@ -82,13 +76,7 @@ fn a_journal_for_the_nic_of_another_agent_moves_nothing() {
 #[test]
 fn the_second_one_waits_until_the_first_gives_it_back() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let mut first = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
+    let Moved { nic, before, ovs, etcd, agent: mut first } = Moved::start(&host, &json!([{"name": "nic0"}]));
     let second = other(&host).started();
     wish_of_other(&second, true);
     wait_nodes(&second, HAS_IT);

@@ -207,13 +207,7 @@ fn second_of_day(line: &str) -> f64 {
 #[test]
 fn after_a_reboot() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let mut ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let mut agent = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
+    let Moved { nic, before, mut ovs, etcd, mut agent } = Moved::start(&host, &json!([{"name": "nic0"}]));
     agent.stop();
     // As far as a test can reboot: links and their configuration are gone, the boot sets the NIC up under its own name, the rows are there. A boot
     // has another id, so nothing in the journal is of this one.

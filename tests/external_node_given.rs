@@ -49,14 +49,8 @@ fn wait_shape(host: &Host, etcd: &support::Etcd<'_>, shape_then: &[String], when
 #[test]
 fn what_others_gave_outlives_the_port() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    host.run("ip route add default via 10.199.0.1 dev nic0 metric 50");
-    settled_shape(&host, "nic0");
-    let mut ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let mut agent = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
+    let furniture = ["ip route add default via 10.199.0.1 dev nic0 metric 50"];
+    let Moved { nic, before: _, mut ovs, etcd, mut agent } = Moved::furnished(&host, &furniture, &json!([{"name": "nic0"}]));
     for address in ADDRESSES {
         host.run(&format!("ip address add {address} dev nic0"));
     }

@@ -69,14 +69,8 @@ fn a_port_is_no_tap_that_a_program_made() {
 #[test]
 fn a_name_is_reserved_until_the_nic_is_back() {
     let host = Host::with_netns(&["red"]);
-    let nic = host.add_nic("nic0", 0);
-    host.run("ip link property add dev nic0 altname enp0");
-    let before = settled_shape(&host, "nic0");
-    let _ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let agent = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
+    let furniture = ["ip link property add dev nic0 altname enp0"];
+    let Moved { nic, before, ovs: _ovs, etcd, agent } = Moved::furnished(&host, &furniture, &json!([{"name": "nic0"}]));
     let names = ["nic0", "nic0~", "enp0", "br-int"];
     let wishes: Vec<Value> =
         names.iter().enumerate().map(|(n, name)| tap(&format!("t{n}"), "", json!({}), json!({"host_if_name": name}))).collect();

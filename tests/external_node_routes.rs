@@ -44,15 +44,8 @@ fn a_group_of_nexthops_outlives_the_switch() {
 #[test]
 fn a_route_that_is_refused_keeps_nobody() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    host.run("ip address add 192.168.7.1/32 dev lo");
-    host.run("ip route add 10.70.0.0/16 via 10.199.0.1 dev nic0 src 192.168.7.1");
-    let before = settled_shape(&host, "nic0");
-    let mut ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let mut agent = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
+    let furniture = ["ip address add 192.168.7.1/32 dev lo", "ip route add 10.70.0.0/16 via 10.199.0.1 dev nic0 src 192.168.7.1"];
+    let Moved { nic, before, mut ovs, etcd, mut agent } = Moved::furnished(&host, &furniture, &json!([{"name": "nic0"}]));
     // Nobody sees the route go with the address; and the port goes with the switch.
     agent.kill();
     host.run("ip address del 192.168.7.1/32 dev lo");
@@ -140,15 +133,9 @@ fn wait_hops(host: &Host, agent: &Agent<'_>, wanted: [&[&str]; 2], beside: &[&st
 #[test]
 fn a_route_that_is_replaced_stays_so() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    host.run("ip route add default via 10.199.0.1 dev nic0 metric 50");
-    host.run("ip -6 route add default via fd99:199::1 dev nic0 metric 77");
-    settled_shape(&host, "nic0");
-    let ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let agent = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}]));
-    wait_attached(&etcd, &["nic0"]);
+    let furniture =
+        ["ip route add default via 10.199.0.1 dev nic0 metric 50", "ip -6 route add default via fd99:199::1 dev nic0 metric 77"];
+    let Moved { nic, before: _, ovs, etcd, agent } = Moved::furnished(&host, &furniture, &json!([{"name": "nic0"}]));
     let [first_6, second_6, third_6] = ["fd99:199::1", "fd99:199::9", "fd99:199::8"];
     for (change, gateways, gateways_6) in [
         ("ip route replace default via 10.199.0.9 dev nic0 metric 50", "10.199.0.9", &[first_6][..]),

@@ -42,13 +42,7 @@ fn wait_rescued(host: &Host, nic: &support::Nic<'_>, when: &str) {
 #[test]
 fn a_switch_that_hangs() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let _agent = agent(&host).started();
-    wish(&etcd, &interfaces());
-    wait_attached(&etcd, &["nic0"]);
+    let Moved { nic, before, ovs, etcd, agent: _agent } = Moved::start(&host, &interfaces());
     let talk = Talk::start(&host, "", support::NETWORK, "10.199.0.1:5000".parse().expect("an address"));
     talk.wait_for_some();
     ovs.signal_switch(Signal::SIGSTOP);
@@ -69,13 +63,7 @@ fn a_switch_that_hangs() {
 #[test]
 fn a_hardware_address_that_changes_while_all_hangs() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let _agent = agent(&host).started();
-    wish(&etcd, &interfaces());
-    wait_attached(&etcd, &["nic0"]);
+    let Moved { nic, before, ovs, etcd, agent: _agent } = Moved::start(&host, &interfaces());
     let mac = link(&host, "nic0~")["address"].clone();
     ovs.signal_switch(Signal::SIGSTOP);
     ovs.signal_database(Signal::SIGSTOP);
@@ -113,13 +101,7 @@ fn a_switch_that_hangs_from_the_beginning() {
 #[test]
 fn a_switch_that_dies() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let mut ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let agent = agent(&host).started();
-    wish(&etcd, &interfaces());
-    wait_attached(&etcd, &["nic0"]);
+    let Moved { nic, before, mut ovs, etcd, agent } = Moved::start(&host, &interfaces());
     let as_before = |port: u16, what: &str| {
         wait_attached(&etcd, &["nic0"]);
         eventually_long(&format!("all is as before: {what}"), || {
@@ -160,13 +142,7 @@ fn a_switch_that_dies() {
 #[test]
 fn a_database_that_hangs_while_the_switch_restarts() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let mut ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let _agent = agent(&host).started();
-    wish(&etcd, &interfaces());
-    wait_attached(&etcd, &["nic0"]);
+    let Moved { nic, before, mut ovs, etcd, agent: _agent } = Moved::start(&host, &interfaces());
     let traffic = Traffic::start(&host, &nic, 5000);
     ovs.signal_database(Signal::SIGSTOP);
     ovs.kill_switch();
@@ -184,13 +160,7 @@ fn a_database_that_hangs_while_the_switch_restarts() {
 #[test]
 fn a_database_that_forgets_everything() {
     let host = Host::new();
-    let nic = host.add_nic("nic0", 0);
-    let before = settled_shape(&host, "nic0");
-    let mut ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let _agent = agent(&host).started();
-    wish(&etcd, &interfaces());
-    wait_attached(&etcd, &["nic0"]);
+    let Moved { nic, before, mut ovs, etcd, agent: _agent } = Moved::start(&host, &interfaces());
     ovs.kill_switch();
     ovs.kill_database();
     std::fs::remove_file(host.path("ovs.db")).expect("the database");

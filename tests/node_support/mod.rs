@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::support::etcd::PREFIX;
-use crate::support::{Agent, Etcd, Host, NETWORK, Nic, eventually, eventually_ok, eventually_within};
+use crate::support::{Agent, Etcd, Host, NETWORK, Nic, Ovs, eventually, eventually_ok, eventually_within};
 
 pub const NODE: &str = "external/config/v1/node/vpp1";
 pub const STATUS: &str = "external/status/v1/node/vpp1";
@@ -26,6 +26,36 @@ const LONG: Duration = Duration::from_secs(150);
 /// An agent on the etcd of its host, with a bridge of the user-space datapath.
 pub fn agent(host: &Host) -> Agent<'_> {
     host.agent().on_etcd().with(&["--ovs-datapath", "netdev"])
+}
+
+/// The NIC `nic0`, behind the bridge, and all who had a part in that; dropped in the order of the fields.
+pub struct Moved<'h> {
+    pub agent: Agent<'h>,
+    pub etcd: Etcd<'h>,
+    pub ovs: Ovs<'h>,
+    pub nic: Nic<'h>,
+    /// Its shape as it was found.
+    pub before: Vec<String>,
+}
+
+impl<'h> Moved<'h> {
+    /// Makes the NIC on a bare host, wishes these interfaces, of which it is one, and waits until it is attached.
+    pub fn start(host: &'h Host, interfaces: &Value) -> Self {
+        Self::furnished(host, &[], interfaces)
+    }
+
+    /// As [`Self::start`]; before anything is wished, the NIC is furnished by these commands.
+    pub fn furnished(host: &'h Host, commands: &[&str], interfaces: &Value) -> Self {
+        let nic = host.add_nic("nic0", 0);
+        commands.iter().for_each(|command| drop(host.run(command)));
+        let before = settled_shape(host, &nic.name);
+        let ovs = host.start_ovs();
+        let etcd = host.start_etcd();
+        let agent = agent(host).started();
+        wish(&etcd, interfaces);
+        wait_attached(&etcd, &[&nic.name]);
+        Self { agent, etcd, ovs, nic, before }
+    }
 }
 
 /// Wishes these interfaces.
