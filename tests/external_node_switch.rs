@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use node_support::*;
-use serde_json::json;
+use serde_json::{Value, json};
+use support::etcd::PREFIX;
 use support::{Host, eventually_eq};
 
 const INTERFACES: &str = r#"[{"name": "nic0", "ips": ["10.199.0.2"]}]"#;
 
-fn interfaces() -> serde_json::Value {
+fn interfaces() -> Value {
     serde_json::from_str(INTERFACES).expect("JSON")
 }
 
@@ -110,8 +111,15 @@ fn a_switch_that_dies() {
         });
         nic.passes_all_but(port, &[]);
     };
+    let revision = etcd.revision();
     ovs.kill_switch();
     wait_rescued(&host, &nic, "with a dead switch");
+    // Before the switch is waited for, and before that failed.
+    eventually_long("it is told that the NIC is not attached", || {
+        let told = etcd.history(&format!("{PREFIX}{STATUS}"), revision);
+        let waits = |status: &Value| status["state"] == "PENDING" && status["interfaces"][0]["phase"] != "ATTACHED";
+        if told.iter().any(waits) { Ok(()) } else { Err(told) }
+    });
     ovs.start_switch();
     wait_flows(&host);
     as_before(5001, "killed and started");

@@ -158,6 +158,22 @@ impl Etcd<'_> {
         answer.kvs().first().map(|kv| serde_json::from_slice(kv.value()).expect("JSON"))
     }
 
+    /// The store's revision.
+    pub fn revision(&self) -> i64 {
+        let answer = self.client(async |mut client| client.get("x", None).await).expect("etcd answers");
+        answer.header().expect("a header").revision()
+    }
+
+    /// What a key held at each revision from this one on, as JSON.
+    pub fn history(&self, key: &str, from: i64) -> Vec<Value> {
+        let held = |revision: i64| {
+            let options = Some(GetOptions::new().with_revision(revision));
+            let answer = self.client(async |mut client| client.get(key, options).await).expect("etcd answers");
+            answer.kvs().first().map(|kv| serde_json::from_slice(kv.value()).expect("JSON"))
+        };
+        (from..=self.revision()).filter_map(held).collect()
+    }
+
     /// The lease of a key; 0 for none.
     pub fn lease_of(&self, key: &str) -> i64 {
         let answer = self.client(async |mut client| client.get(key, None).await).expect("etcd answers");
@@ -188,10 +204,8 @@ impl Etcd<'_> {
 
     /// Forgets all history up to now.
     pub fn compact(&self) {
-        self.client(async |mut client| {
-            let now = client.get("x", None).await.expect("etcd answers").header().expect("a header").revision();
-            client.compact(now, None).await.expect("etcd compacts");
-        });
+        let now = self.revision();
+        self.client(async |mut client| client.compact(now, None).await).expect("etcd compacts");
     }
 }
 

@@ -32,23 +32,8 @@ impl NodeController {
         }
         let purpose = self.purpose(name);
         let was_attached = self.nics.get(name).and_then(|nic| nic.seen.as_ref()).is_some_and(status::is_attached);
-        let guardian = &mut self.parts.guardian;
-        let mut stopped = None;
         let mut way = Way::to(goal);
-        let outcome = self.parts.handover.drive(name, goal, &purpose, |step, seen| {
-            way.hear(seen.undone.as_deref());
-            if goal == Goal::Attached {
-                stopped = admit(name, step, seen.journal.as_ref(), &purpose, guardian.as_mut()).err();
-            }
-            let goes_on = stopped.is_none() && !inbox.stopping();
-            if goes_on {
-                way.take(step, &seen.observation);
-            }
-            goes_on
-        });
-        if let Ok(Some(end)) = &outcome {
-            way.hear(end.seen().undone.as_deref());
-        }
+        let (outcome, stopped) = self.go(name, goal, &purpose, inbox, &mut way);
         let drift = way.drift();
         let (was_attached, repaired) = (was_attached || way.is_repair(), way.is_repair());
         self.record(name, way, outcome.as_ref().err());
@@ -71,6 +56,36 @@ impl NodeController {
             }
             (Ok(None), None) => {}
             (Err(error), None) => self.step_failed(name, goal, was_attached, &error),
+        }
+    }
+
+    /// Goes one way; why it was stopped, if it was. Before ports are made, which may wait long for a switch that does not come, it is told where the NIC is.
+    fn go(&mut self, name: &str, goal: Goal, purpose: &Purpose, inbox: &NodeInbox, way: &mut Way) -> (Went, Option<Stopped>) {
+        let mut told = false;
+        loop {
+            let (mut stopped, mut to_tell) = (None, None);
+            let guardian = &mut self.parts.guardian;
+            let outcome = self.parts.handover.drive(name, goal, purpose, |step, seen| {
+                way.hear(seen.undone.as_deref());
+                if goal == Goal::Attached {
+                    stopped = admit(name, step, seen.journal.as_ref(), purpose, guardian.as_mut()).err();
+                }
+                to_tell = (step == Step::CreatePorts && !told).then(|| seen.clone());
+                let goes_on = stopped.is_none() && to_tell.is_none() && !inbox.stopping();
+                if goes_on {
+                    way.take(step, &seen.observation);
+                }
+                goes_on
+            });
+            let Some(seen) = to_tell.filter(|_| stopped.is_none()) else {
+                if let Ok(Some(end)) = &outcome {
+                    way.hear(end.seen().undone.as_deref());
+                }
+                return (outcome, stopped);
+            };
+            told = true;
+            self.remember(name, seen);
+            self.publish();
         }
     }
 
@@ -253,6 +268,9 @@ impl NodeController {
         self.wishes.purpose(name, chosen)
     }
 }
+
+/// How a way ended, if nobody stopped it.
+type Went = Result<Option<Outcome>, HandoverError>;
 
 /// Why a way behind the bridge does not go on.
 enum Stopped {

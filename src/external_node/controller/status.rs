@@ -237,10 +237,10 @@ fn verdict(wishes: &Wishes, nics: &BTreeMap<String, Nic>) -> (State, Option<Reas
         let message = format!("{name} was given back on request and stays so until the wish changes");
         return (State::Failed, Some(Reason::NicUnsuitable), message);
     }
-    if let Some((name, _)) = nics.iter().find(|(_, nic)| nic.unproved.is_some()) {
+    let attached = |nic: &Nic| nic.goal == Goal::Attached && nic.seen.as_ref().is_some_and(is_attached);
+    if let Some((name, _)) = nics.iter().find(|(_, nic)| nic.unproved.is_some() && attached(nic)) {
         return (State::Pending, None, format!("{name} is attached; it waits for the host to reach its store"));
     }
-    let attached = |nic: &Nic| nic.goal == Goal::Attached && nic.seen.as_ref().is_some_and(is_attached);
     let done = |nic: &Nic| attached(nic) && nic.noted;
     match nics.iter().find(|(_, nic)| !done(nic)) {
         Some((name, nic)) if nic.goal == Goal::Plain => (State::Pending, None, format!("{name} is being given back")),
