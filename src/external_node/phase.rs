@@ -242,12 +242,16 @@ fn attach(seen: &Observation) -> Next {
         JournalState::Detaching => return Next::Do(Step::MarkAttaching),
         JournalState::Attaching | JournalState::Attached => {}
     }
-    let port_usable = seen.rows == Rows::Ready && seen.holder == NameHolder::Port;
+    let port_usable = is_usable(seen);
+    // A port that is broken, or that is not the bridge's any more, must not be the only one that has it while it is mended.
+    let port_is_bad = !port_usable && seen.rows != Rows::Unknown;
+    // Nobody else takes the NIC's frames: it hears them from the first address on, which may be a second before the last one is tried.
+    if seen.guard && port_is_bad {
+        return Next::Do(Step::DropGuard);
+    }
     if seen.on_nic != Share::All && seen.on_port != Share::All {
         return Next::Do(if port_usable { Step::CopyToPort } else { Step::CopyToNic });
     }
-    // A port that is broken, or that is not the bridge's any more, must not be the only one that has it while it is mended.
-    let port_is_bad = !port_usable && seen.rows != Rows::Unknown;
     if seen.on_nic != Share::All && port_is_bad {
         return Next::Do(Step::CopyToNic);
     }
@@ -295,6 +299,11 @@ fn attach(seen: &Observation) -> Next {
     Next::Done
 }
 
+/// Whether frames come to the port and go from it.
+fn is_usable(seen: &Observation) -> bool {
+    seen.rows == Rows::Ready && seen.holder == NameHolder::Port
+}
+
 /// A NIC that nobody has touched yet is not touched as long as nobody could take it over.
 fn touch(seen: &Observation, step: Step) -> Next {
     let for_nothing = seen.nic == NicPlace::OwnName && is_unreadable(seen.rows);
@@ -321,7 +330,8 @@ fn undo(seen: &Observation) -> Next {
     if seen.nic == NicPlace::Gone {
         return tidy(seen);
     }
-    if seen.on_nic != Share::All {
+    let is_unheard = seen.guard && !is_usable(seen) && seen.rows != Rows::Unknown;
+    if seen.on_nic != Share::All && !is_unheard {
         return Next::Do(Step::CopyToNic);
     }
     if seen.guard {
