@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::Arc;
 
-use nic_support::{BRIDGE, assert_reachable, digest, furnish, mover, purpose, wait_digest};
+use nic_support::{BRIDGE, Mover, assert_reachable, digest, furnish, mover, purpose, wait_digest};
 use support::{Host, eventually, eventually_eq};
 use vnf_agent::external_node::phase::{Goal, Step};
 
@@ -99,4 +99,30 @@ fn an_address_of_another_host_stays_that_ones() {
         assert_reachable(&host, &format!("{goal:?}"));
     }
     wait_digest(&host, "everything is as it was", &before);
+}
+
+/// An address that is in use on the port is the host's, whatever was known when it was read: it is not tried on the network again.
+#[test]
+fn what_is_found_out_about_an_address_is_noted() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    // What comes up without a carrier decides nothing.
+    for change in ["-n net link set p0 down", "link set nic0 down", "link set nic0 up"] {
+        host.run(&format!("ip {change}"));
+    }
+    for setting in ["dad_transmits", "router_solicitation_delay"] {
+        host.run(&format!("sysctl -q -w net.ipv6.conf.nic0.{setting}=0"));
+    }
+    host.run("ip address add 2001:db8::2/64 dev nic0");
+    let ovs = host.start_ovs();
+    ovs.add_bridge(BRIDGE);
+    let mut mover = mover(&ovs, &Arc::default(), "boot");
+    let undecided = |mover: &Mover| -> Vec<String> {
+        let journal = mover.handover.journals().load("nic0").expect("it can be read").expect("a journal");
+        journal.config.addresses.iter().filter(|address| address.is_unusable()).map(ToString::to_string).collect()
+    };
+    assert!(mover.stop_after(1, Goal::Attached).is_some());
+    assert_eq!(undecided(&mover), ["2001:db8::2/64"]);
+    mover.to(Goal::Attached);
+    assert!(undecided(&mover).is_empty(), "{:?}", undecided(&mover));
 }

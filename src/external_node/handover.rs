@@ -439,14 +439,17 @@ impl Handover {
         Ok(self.write_or_keep(name, journal))
     }
 
-    fn confirm(&mut self, name: &str, port: &NicLink, journal: Journal, purpose: &Purpose) -> Result<(), HandoverError> {
-        let found = self.kernel.compare(&journal.config, port, true)?;
+    fn confirm(&mut self, name: &str, port: &NicLink, mut journal: Journal, purpose: &Purpose) -> Result<(), HandoverError> {
+        let there = self.kernel.read(port)?;
+        let found = difference(&journal.config, &there, true);
         if !found.is_whole() {
             return Err(HandoverError::NotAsWished(format!("{name} was moved and is not complete: {found}")));
         }
         if !found.is_none() {
             tracing::info!(nic = name, difference = %found, "the port is complete, with differences");
         }
+        // What is in use now is the host's, and is not tried on the network again when its port must be made anew.
+        journal.config.decide(&there);
         self.switch.write_notes(name, &notes_of(&journal, purpose))?;
         Ok(self.journals.write(&Journal { intent: Intent::Attached, ..journal })?)
     }

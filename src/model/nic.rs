@@ -147,6 +147,14 @@ impl NicConfig {
         self.addresses.iter().filter(|a| !a.is_kernel_link_local()).filter_map(NicAddress::address).collect()
     }
 
+    /// Takes over what was found out on another link about addresses of which nothing was decided when they were read.
+    pub fn decide(&mut self, there: &Self) {
+        for address in self.addresses.iter_mut().filter(|address| address.is_unusable() && !address.is_duplicate()) {
+            let found = there.addresses.iter().find(|found| found.address() == address.address());
+            *address = found.map_or_else(|| address.clone(), |found| address.decided_as(found));
+        }
+    }
+
     /// Without addresses and routes that are there for a time only. Those come along on a move; afterwards they are renewed, or let go, by whoever
     /// gave them.
     #[must_use]

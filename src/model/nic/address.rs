@@ -28,6 +28,8 @@ const NODAD: u32 = 0x02;
 const DADFAILED: u32 = 0x08;
 const HOMEADDRESS: u32 = 0x10;
 const TENTATIVE: u32 = 0x40;
+/// What duplicate address detection decides about.
+const DECIDED: u32 = TENTATIVE | DADFAILED;
 const MANAGETEMPADDR: u32 = 0x100;
 const NOPREFIXROUTE: u32 = 0x200;
 const MCAUTOJOIN: u32 = 0x400;
@@ -98,6 +100,14 @@ impl NicAddress {
     #[must_use]
     pub fn is_duplicate(&self) -> bool {
         self.is_ipv6() && self.flags() & DADFAILED != 0
+    }
+
+    /// The same address, with what was found out about it where it stands now.
+    #[must_use]
+    pub(super) fn decided_as(&self, found: &Self) -> Self {
+        let mut message = self.0.clone();
+        message.set(IFA_FLAGS, ((self.flags() & !DECIDED) | (found.flags() & DECIDED)).to_ne_bytes().to_vec());
+        Self(message)
     }
 
     /// A link-local that the kernel made by itself.
