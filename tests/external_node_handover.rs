@@ -172,6 +172,8 @@ fn a_host_is_rescued_from_a_dead_switch() {
     let mut mover = mover(&ovs, &flows, "boot");
     mover.to(Goal::Attached);
     ovs.kill_switch();
+    // Nor does anybody undo this by then.
+    host.run("ip link set nic0~ address 02:00:00:00:00:99");
     eventually("the way back leads past a dead switch", || {
         let _unfinished = mover.drive(Goal::Plain);
         host.link_names("").iter().all(|name| name != "nic0~")

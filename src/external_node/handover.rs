@@ -316,7 +316,7 @@ impl Handover {
             Step::MarkDetaching => *unwritten = self.mark_detaching(name, seen)?,
             Step::KeepOfNic | Step::KeepOfPort => *unwritten = self.keep(step, name, seen)?,
             Step::Rename => drop(self.kernel.rename(nic()?, &journal()?.uplink, &journal()?.config)?),
-            Step::RenameBack => drop(self.kernel.rename(nic()?, name, &journal()?.config)?),
+            Step::RenameBack => self.rename_back(name, nic()?, &journal()?)?,
             Step::CreatePorts => self.create_ports(name, seen, &journal()?, purpose)?,
             Step::MendLinks => self.mend_links(nic()?, port()?, &journal()?)?,
             Step::InstallFlows => {
@@ -332,12 +332,7 @@ impl Handover {
                 self.kernel.put(&wish, port()?, true)?;
                 self.give_to_port(name, journal()?, port()?, unwritten)?;
             }
-            Step::CopyToNic => {
-                let wish = self.for_kernel(name, journal()?.config)?;
-                let put = self.kernel.put(&wish, nic()?, nic()?.name == name);
-                self.give(name, &journal()?, nic()?)?;
-                put?;
-            }
+            Step::CopyToNic => self.copy_to_nic(name, nic()?, &journal()?)?,
             Step::StripNic => {
                 self.kernel.strip(nic()?)?;
                 self.take_up_connections(name, seen);
@@ -360,6 +355,35 @@ impl Handover {
             }
             Step::SetJournalAside => self.journals.set_aside(name)?,
         }
+        Ok(())
+    }
+
+    fn copy_to_nic(&mut self, name: &str, nic: &NicLink, journal: &Journal) -> Result<(), HandoverError> {
+        self.restore_mac(nic, journal);
+        let wish = self.for_kernel(name, journal.config.clone())?;
+        let put = self.kernel.put(&wish, nic, nic.name == name);
+        self.give(name, journal, nic)?;
+        Ok(put?)
+    }
+
+    /// The NIC's own hardware address, before its addresses: the kernel makes one of them from it. A host with another one is better off than one that is
+    /// not given back.
+    fn restore_mac(&mut self, nic: &NicLink, journal: &Journal) {
+        let Some(mac) = journal.nic.mac().filter(|_| nic.mac != journal.nic.mac) else { return };
+        if let Err(error) = self.kernel.set_mac(nic, mac) {
+            tracing::warn!(nic = journal.name(), %error, "the NIC keeps another hardware address");
+        }
+    }
+
+    fn rename_back(&mut self, name: &str, nic: &NicLink, journal: &Journal) -> Result<(), HandoverError> {
+        self.restore_mac(nic, journal);
+        if nic.is_promiscuous()
+            && !journal.nic.is_promiscuous()
+            && let Err(error) = self.kernel.end_promiscuity(nic)
+        {
+            tracing::warn!(nic = name, %error, "the NIC goes on taking everybody's frames");
+        }
+        self.kernel.rename(nic, name, &journal.config)?;
         Ok(())
     }
 

@@ -39,6 +39,8 @@ pub use route::{NicNexthop, NicRoute, RouteSlot};
 
 use crate::model::{IfIndex, InterfaceAddress, MacAddr};
 
+const IFF_PROMISC: u32 = 0x100;
+
 /// A link as far as it matters to whether and how it can stand behind a bridge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicLink {
@@ -87,6 +89,12 @@ impl NicLink {
     #[must_use]
     pub fn mac(&self) -> Option<MacAddr> {
         MacAddr::parse(&self.mac).ok()
+    }
+
+    /// Whether it takes everybody's frames because somebody asked for that for good (`IFF_PROMISC`).
+    #[must_use]
+    pub fn is_promiscuous(&self) -> bool {
+        self.flags & IFF_PROMISC != 0
     }
 
     /// Whether it is found under this name, also as an alternative one.

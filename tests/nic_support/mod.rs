@@ -78,8 +78,8 @@ pub fn digest(host: &Host, name: &str) -> Value {
     addresses[..].sort_by_key(|a| if a["family"] == "inet" { String::new() } else { a["local"].to_string() });
     let mut routes: Vec<Value> = ["-4", "-6"].iter().flat_map(|f| json(&format!("ip {f} -d -j route show table all dev {name}"))).collect();
     routes.sort_by_key(ToString::to_string);
-    let up = link["flags"].to_string().contains("\"UP\"");
-    json!({"mtu": link["mtu"], "mac": link["address"], "up": up, "addresses": addresses, "routes": routes, "rules": json("ip -j rule")})
+    let flags = ["UP", "PROMISC"].map(|flag| link["flags"].as_array().is_some_and(|flags| flags.iter().any(|one| one == flag)));
+    json!({"mtu": link["mtu"], "mac": link["address"], "flags": flags, "addresses": addresses, "routes": routes, "rules": json("ip -j rule")})
 }
 
 /// Waits until the digest is as it was.

@@ -172,6 +172,14 @@ impl NicKernel {
         write::set_mac(self, link, mac).map_err(|failure| failure.attempting(attempted()))
     }
 
+    /// Ends that a link takes everybody's frames (`IFF_PROMISC`).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn end_promiscuity(&mut self, link: &NicLink) -> Result<(), KernelError> {
+        rename::end_promiscuity(self, link).map_err(|failure| failure.attempting(format!("end the promiscuous mode of {}", link.name)))
+    }
+
     /// Removes a link, for good.
     ///
     /// # Errors
