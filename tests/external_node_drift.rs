@@ -151,6 +151,41 @@ fn a_nic_that_nobody_saw_go() {
     assert!(!host.run("nft list tables").contains("vnf_agent"));
 }
 
+/// Its wish goes while it is away: everything is given up but what it had, and it has that when it comes back, whether an agent runs by then or not.
+#[test]
+fn a_nic_that_comes_back_after_it_was_given_up() {
+    let host = Host::with_netns(&["away"]);
+    let mut bed = Bed::new(&host);
+    let come_back = || {
+        let script = "ip -n away link set nic0~ netns $$ && ip link set nic0~ up";
+        assert!(host.command("", "sh").args(["-c", script]).status().expect("nsenter starts").success());
+    };
+    for is_running in [true, false] {
+        host.run("ip link set nic0~ netns away");
+        unwish(&bed.etcd);
+        eventually_long("nothing is told of it any more", || {
+            let told = status(&bed.etcd);
+            if told.is_null() { Ok(()) } else { Err(told) }
+        });
+        if is_running {
+            come_back();
+        } else {
+            bed.agent.kill();
+            come_back();
+            bed.agent.start();
+        }
+        wait_plain(&host, "nic0", &bed.before);
+        wait_reachable(&host, &bed.nic, "back");
+        eventually("nothing is left of it", || {
+            std::fs::read_dir(bed.agent.state_dir().join("nic"))
+                .is_ok_and(|all| all.flatten().all(|entry| entry.path().extension().is_some_and(|ending| ending == "lock")))
+        });
+        wish(&bed.etcd, &json!([{"name": "nic0", "ips": ["10.199.0.2"]}]));
+        wait_attached(&bed.etcd, &["nic0"]);
+    }
+    bed.given_back();
+}
+
 /// It may come back as another one, or never: nothing of ours is left when it is not wished any more.
 #[test]
 fn a_nic_that_is_gone() {

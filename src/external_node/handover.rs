@@ -350,7 +350,7 @@ impl Handover {
             Step::RemoveLeftover => self.remove_leftover(port()?)?,
             Step::DropJournal => {
                 self.give_duplicates(name, seen)?;
-                self.journals.drop(name)?;
+                self.end_journal(name, seen)?;
                 *unwritten = None;
             }
             Step::SetJournalAside => self.journals.set_aside(name)?,

@@ -26,6 +26,8 @@ const UNFINISHED: &str = "new";
 const DAMAGED: &str = "damaged";
 /// What the file name of one ends in whose NIC another agent has.
 const ASIDE: &str = "aside";
+/// What the file name of one ends in whose NIC was gone when everything else of it was given up.
+const AWAY: &str = "away";
 
 /// Which way a NIC goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,9 +156,13 @@ impl JournalFolder {
     /// # Errors
     /// When the folder cannot be listed.
     pub fn all(&self) -> Result<Vec<Result<Journal, JournalError>>, JournalError> {
+        self.ending_in(FINISHED)
+    }
+
+    fn ending_in(&self, ending: &str) -> Result<Vec<Result<Journal, JournalError>>, JournalError> {
         let list = || fs::read_dir(&self.0)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>();
         let mut paths = list().map_err(failed("list", &self.0))?;
-        paths.retain(|path| path.extension().is_some_and(|ending| ending == FINISHED));
+        paths.retain(|path| path.extension().is_some_and(|has| has == ending));
         paths.sort();
         Ok(paths.iter().map(|path| read(path)).collect())
     }
@@ -232,8 +238,48 @@ impl JournalFolder {
     /// # Errors
     /// When it is still there.
     pub fn set_aside(&self, nic: &str) -> Result<(), JournalError> {
+        self.set_beside(nic, ASIDE)
+    }
+
+    /// Drops a NIC's journal, and keeps it beside for the case that the NIC comes back as it went: under the uplink's name, and with nothing on it.
+    ///
+    /// # Errors
+    /// When it is still there.
+    pub fn put_away(&self, nic: &str) -> Result<(), JournalError> {
+        self.set_beside(nic, AWAY)
+    }
+
+    /// The journals that were put away; those that cannot be read are no use any more.
+    ///
+    /// # Errors
+    /// When the folder cannot be listed.
+    pub fn away(&self) -> Result<Vec<Journal>, JournalError> {
+        Ok(self.ending_in(AWAY)?.into_iter().flatten().collect())
+    }
+
+    /// Whether any journal is here, of a NIC that is away too.
+    ///
+    /// # Errors
+    /// When the folder cannot be listed.
+    pub fn has_some(&self) -> Result<bool, JournalError> {
+        Ok(!self.all()?.is_empty() || !self.ending_in(AWAY)?.is_empty())
+    }
+
+    /// Drops a journal that was put away.
+    ///
+    /// # Errors
+    /// When it is still there.
+    pub fn forget(&self, nic: &str) -> Result<(), JournalError> {
+        let path = self.path(nic).with_extension(AWAY);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("drop the journal", &path)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_beside(&self, nic: &str, ending: &str) -> Result<(), JournalError> {
         let path = self.path(nic);
-        let moved = match fs::rename(&path, path.with_extension(ASIDE)) {
+        let moved = match fs::rename(&path, path.with_extension(ending)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => self.sync(),
         };
@@ -338,6 +384,20 @@ pub(crate) mod tests {
         folder.set_aside("eth0.7-x").unwrap();
         folder.set_aside("eth0.7-x").unwrap();
         assert!(folder.all().unwrap().is_empty() && folder.load("eth0.7-x").unwrap().is_none());
+    }
+
+    #[test]
+    fn put_away_and_taken_up_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = JournalFolder::open(dir.path()).unwrap();
+        assert!(!folder.has_some().unwrap());
+        folder.write(&journal()).unwrap();
+        folder.put_away("eth0.7-x").unwrap();
+        assert!(folder.all().unwrap().is_empty() && folder.load("eth0.7-x").unwrap().is_none());
+        assert_eq!((folder.away().unwrap(), folder.has_some().unwrap()), (vec![journal()], true));
+        folder.forget("eth0.7-x").unwrap();
+        folder.forget("eth0.7-x").unwrap();
+        assert!(folder.away().unwrap().is_empty() && !folder.has_some().unwrap());
     }
 
     #[test]

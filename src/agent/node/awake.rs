@@ -31,7 +31,7 @@ pub(super) enum Reason {
 
 /// Waits for a reason. `None` when the agent stops first.
 pub(super) fn reason_to_live(setup: &NodeSetup, inbox: &Arc<NodeInbox>) -> Option<Reason> {
-    let journals = JournalFolder::open(&setup.config.state_dir).and_then(|folder| folder.all()).is_ok_and(|all| !all.is_empty());
+    let journals = JournalFolder::open(&setup.config.state_dir).and_then(|folder| folder.has_some()).unwrap_or_default();
     if journals {
         return Some(Reason::Told);
     }

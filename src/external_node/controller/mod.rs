@@ -157,6 +157,7 @@ impl NodeController {
 
     /// Only what was looked at is told: a status that answers a wish speaks of what came of it.
     fn look(&mut self, inbox: &NodeInbox) {
+        self.take_up_returned();
         self.review_rollback();
         self.choose();
         self.apply_rollback();
@@ -204,6 +205,14 @@ impl NodeController {
                 }
                 Err(error) => tracing::error!(%error, "a NIC cannot be taken up"),
             }
+        }
+    }
+
+    /// What came back after it was given up is given back now, unless it is wished again.
+    fn take_up_returned(&mut self) {
+        for name in self.parts.handover.returned() {
+            tracing::info!(nic = name, "it came back: it is given what it had");
+            self.nics.entry(name).or_insert_with(|| Nic::new(Goal::Plain));
         }
     }
 

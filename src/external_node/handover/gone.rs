@@ -1,6 +1,6 @@
 //! A NIC that leaves the namespace while it is behind the bridge, and comes back: with it went what the kernel and the switch had bound to it.
 
-use crate::external_node::handover::{Handover, Seen};
+use crate::external_node::handover::{Handover, HandoverError, Seen};
 use crate::external_node::identify::{guarded, is_made_anew};
 use crate::external_node::journal::{Intent, Journal};
 use crate::external_node::phase::Rows;
@@ -33,6 +33,44 @@ impl Handover {
         }
         tracing::debug!(nic = journal.name(), "it was gone for a while: the switch does not hear it any more");
         Ok((Some(Journal { gone: true, ..journal.clone() }), Rows::Broken))
+    }
+
+    /// Drops the journal of a NIC that is given back. One that is gone has got nothing back: what it had is kept until the end of this boot.
+    pub(super) fn end_journal(&self, name: &str, seen: &Seen) -> Result<(), HandoverError> {
+        if seen.nic.is_some() {
+            return Ok(self.journals.drop(name)?);
+        }
+        self.note_gone(name, seen);
+        Ok(self.journals.put_away(name)?)
+    }
+
+    /// The NICs that came back after everything else of them had been given up, with nothing on them but the uplink's name: their journals hold again. One
+    /// that came back under another name is set up by whoever brought it.
+    pub fn returned(&mut self) -> Vec<String> {
+        let away = self.journals.away().unwrap_or_default();
+        if away.is_empty() {
+            return Vec::new();
+        }
+        let Ok(links) = self.kernel.links() else { return Vec::new() };
+        let is_back = |journal: &Journal| {
+            let is_it = |link: &NicLink| (&link.mac, &link.kind) == (&journal.nic.mac, &journal.nic.kind) && link.name == journal.uplink;
+            links.iter().any(is_it)
+        };
+        let mut returned = Vec::new();
+        for journal in away {
+            let name = journal.name().to_owned();
+            let is_old = journal.boot_id != self.settings.boot_id || !matches!(self.journals.load(&name), Ok(None));
+            if !is_old && !is_back(&journal) {
+                continue;
+            }
+            let taken_up = if is_old { Ok(()) } else { self.journals.write(&journal) };
+            match taken_up.and_then(|()| self.journals.forget(&name)) {
+                Ok(()) if is_old => {}
+                Ok(()) => returned.push(name),
+                Err(error) => tracing::warn!(nic = name, %error, "a NIC that came back cannot be given what it had"),
+            }
+        }
+        returned
     }
 
     /// Whether the guard is there: whole where the NIC shall be behind the bridge, else any of it, which is to be removed.
