@@ -15,6 +15,7 @@ const PEACE: Duration = Duration::from_secs(1800);
 /// What one NIC has been through.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Strife {
+    /// What each look found since the first.
     found: Vec<&'static str>,
     /// The first and the last look of those without a break that found it.
     looks: Option<(Instant, Instant)>,
@@ -25,10 +26,11 @@ pub(super) struct Strife {
 impl Strife {
     /// A look found this and mended it; whether it has been enough.
     pub(super) fn is_enough(&mut self, found: Vec<&'static str>, now: Instant) -> bool {
-        let goes_on = |(first, last): (Instant, Instant)| (now.duration_since(last) <= DENSE).then_some(first);
-        let first = self.looks.filter(|_| found == self.found).and_then(goes_on).unwrap_or(now);
-        self.looks = (!found.is_empty()).then_some((first, now));
-        self.found = found;
+        let still: Vec<&'static str> = self.found.iter().filter(|what| found.contains(what)).copied().collect();
+        let begun = self.looks.filter(|(_, last)| !still.is_empty() && now.duration_since(*last) <= DENSE).map(|(first, _)| first);
+        self.found = if begun.is_some() { still } else { found };
+        let first = begun.unwrap_or(now);
+        self.looks = (!self.found.is_empty()).then_some((first, now));
         now.duration_since(first) >= PATIENCE
     }
 
@@ -66,6 +68,9 @@ mod tests {
         found[29] = &["addresses"];
         assert_eq!(enough(&found), [] as [usize; 0]);
         assert_eq!(enough(&[[].as_slice(); 60]), [] as [usize; 0]);
+        // Not if the same is found beside something else.
+        let beside = |second: usize| if second.is_multiple_of(3) { ["addresses", FLOWS].as_slice() } else { [FLOWS].as_slice() };
+        assert_eq!(enough(&(0..31).map(beside).collect::<Vec<_>>()), [30]);
     }
 
     #[test]
