@@ -159,3 +159,28 @@ fn a_port_that_goes_between_look_and_step() {
         assert_reachable(&host, &format!("{goal:?} past a port that went before {at:?}"));
     }
 }
+
+/// Somebody removes an address while everything is read back, as one does whose address moves between hosts: another look, and no way back.
+#[test]
+fn an_address_that_goes_during_the_read_back() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    host.run(&format!("ip address add {GIVEN} dev nic0"));
+    let ovs = host.start_ovs();
+    ovs.add_bridge(BRIDGE);
+    let mut mover = mover(&ovs, &Arc::new(NoFlows::default()), "boot");
+    let mut times = 0;
+    let outcome = mover.handover.drive("nic0", Goal::Attached, &purpose(), |step, _| {
+        if step == Step::Confirm {
+            times += 1;
+            if times == 1 {
+                host.run(&format!("ip address del {GIVEN} dev nic0"));
+            }
+        }
+        true
+    });
+    assert!(matches!(outcome, Ok(Some(Outcome::Done(_)))), "{outcome:#?}");
+    assert_eq!(times, 2, "it is read back again");
+    assert_reachable(&host, "past an address that went during the read-back");
+    mover.to(Goal::Plain);
+}

@@ -10,7 +10,7 @@ use crate::external_node::phase::{Claimed, Goal, Next, Step, Wait, next};
 
 /// More steps than the longest way has: each may be undone by others once or twice.
 const STEPS_MAX: usize = 64;
-/// So often on one way a link may vanish between the look and what follows from it.
+/// So often on one way something may vanish between the look and what follows from it.
 const VANISHED_MAX: usize = 8;
 
 /// What is known on one way, and nowhere else.
@@ -29,9 +29,11 @@ impl Way {
     /// Whether an error only says that a link has gone since it was looked at. What is seen then decides, as it would have a moment later.
     fn is_outrun(&mut self, error: &HandoverError) -> bool {
         let HandoverError::Kernel(kernel) = error else { return false };
-        if !(kernel.is(Errno::ENODEV) || kernel.is(Errno::ENOENT)) {
-            return false;
-        }
+        (kernel.is(Errno::ENODEV) || kernel.is(Errno::ENOENT)) && self.looks_again()
+    }
+
+    /// Whether another look may show why what was seen is not so any more.
+    fn looks_again(&mut self) -> bool {
         self.vanished += 1;
         self.vanished <= VANISHED_MAX
     }
@@ -57,6 +59,8 @@ impl Handover {
                 way.refusals.take(error, self.is_worth_it(seen)?)?;
                 Ok(Some(why))
             }
+            // Everything was there a moment ago.
+            Err(HandoverError::NotAsWished(why)) if step == Step::Confirm && way.looks_again() => Ok(Some(why)),
             outcome => outcome.map(|()| None),
         }
     }
