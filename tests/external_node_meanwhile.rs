@@ -184,3 +184,30 @@ fn an_address_that_goes_during_the_read_back() {
     assert_reachable(&host, "past an address that went during the read-back");
     mover.to(Goal::Plain);
 }
+
+/// Somebody empties what stands beside the ports as soon as they are made: they are known by their rows, on either way.
+#[test]
+fn ports_that_say_no_more_whose_they_are() {
+    let host = Host::with_netns(&["net"]);
+    furnish(&host);
+    let ovs = host.start_ovs();
+    ovs.add_bridge(BRIDGE);
+    let mut mover = mover(&ovs, &Arc::new(NoFlows::default()), "boot");
+    for goes_on in [false, true] {
+        let outcome = mover.handover.drive("nic0", Goal::Attached, &purpose(), |step, _| {
+            if step == Step::InstallFlows {
+                for port in ["nic0", "nic0~"] {
+                    ovs.vsctl(&format!("clear port {port} external_ids -- clear interface {port} external_ids"));
+                }
+                return goes_on;
+            }
+            true
+        });
+        let is_there = matches!(outcome, Ok(Some(Outcome::Done(_))));
+        assert_eq!(is_there, goes_on, "{outcome:#?}");
+        assert_reachable(&host, "with ports that say nothing");
+        mover.to(Goal::Plain);
+        assert!(!ovs.vsctl(&format!("list-ports {BRIDGE}")).contains("nic0"), "its ports are left behind");
+        assert_reachable(&host, "given back");
+    }
+}

@@ -127,7 +127,9 @@ fn a_pair_comes_and_goes() {
     nic(&host, "eth0~");
     let (client, events) = client(ovs.target());
     assert_eq!(client.ensure_bridge(Datapath::System).unwrap().datapath, "netdev", "what is there is kept");
-    client.create_pair(&pair("eth0")).unwrap();
+    let rows = client.create_pair(&pair("eth0")).unwrap();
+    let named = [rows.host, rows.uplink].map(|row| row.to_string());
+    assert_eq!(named, ["eth0", "eth0~"].map(|port| ovs.column("port", port, "_uuid")));
     let numbers = client.wait_ready("eth0", mac(), Failing::Ends, LIMIT).unwrap();
     assert_eq!(ovs.column("interface", "eth0", "ofport"), numbers.0.to_string());
     assert_eq!(ovs.column("interface", "eth0~", "ofport"), numbers.1.to_string());
@@ -260,7 +262,7 @@ fn concurrent_writers() {
     for round in 0..10 {
         let name = format!("nic{round}");
         let outcomes: Vec<Result<(), OvsError>> = std::thread::scope(|scope| {
-            let threads = clients.each_ref().map(|client| scope.spawn(|| client.create_pair(&pair(&name))));
+            let threads = clients.each_ref().map(|client| scope.spawn(|| client.create_pair(&pair(&name)).map(drop)));
             // Meanwhile somebody else works on the same rows.
             ovs.vsctl(&format!("set bridge br-int external_ids:round={round}"));
             threads.map(|thread| thread.join().unwrap()).into()

@@ -221,10 +221,12 @@ impl Switch for OvsClient {
         self.fresh(&attempted, |rows| self.ours(rows).bridge)?.ok_or_else(missing)
     }
 
-    fn create_pair(&self, pair: &NewPair) -> Result<(), OvsError> {
+    fn create_pair(&self, pair: &NewPair) -> Result<PairRows, OvsError> {
         let attempted = format!("make the ports `{}` and `{}`", pair.host, pair.uplink);
         let create = transaction::create_pair(&self.lock, &self.options.label, &self.options.bridge, pair);
-        self.transact(&attempted, &create).map(drop)
+        let results = self.transact(&attempted, &create)?;
+        let nameless = || OvsError::Unknown { attempted, cause: "the answer does not name their rows".to_owned() };
+        transaction::created_rows(&create, &results).ok_or_else(nameless)
     }
 
     fn delete_pair(&self, host: &str) -> Result<(), OvsError> {

@@ -181,7 +181,7 @@ impl Switch for FakeOvs {
         })
     }
 
-    fn create_pair(&self, pair: &NewPair) -> Result<(), OvsError> {
+    fn create_pair(&self, pair: &NewPair) -> Result<PairRows, OvsError> {
         let attempted = format!("make the ports `{}` and `{}`", pair.host, pair.uplink);
         self.call(Call::CreatePair, &attempted, |state| {
             if state.view.bridge.is_none() {
@@ -191,12 +191,14 @@ impl Switch for FakeOvs {
             if let Some(name) = names.iter().find(|name| state.view.names.contains_key(**name)) {
                 return Err(OvsError::Taken { attempted: attempted.clone(), name: (*name).to_owned() });
             }
-            let uplink = Some(state.port(names[1], Some(pair.mac), None));
-            let host = Some(state.port(names[0], Some(pair.mac), Some(pair.mtu.into())));
-            state.view.pairs.insert(names[0].to_owned(), PairView { host, uplink, notes: pair.notes.clone(), is_unmarked: false });
+            let uplink = state.port(names[1], Some(pair.mac), None);
+            let host = state.port(names[0], Some(pair.mac), Some(pair.mtu.into()));
+            let rows = PairRows { host: host.id.clone(), uplink: uplink.id.clone() };
+            let made = PairView { host: Some(host), uplink: Some(uplink), notes: pair.notes.clone(), is_unmarked: false };
+            state.view.pairs.insert(names[0].to_owned(), made);
             state.view.names.extend(names.map(|name| (name.to_owned(), "fake".to_owned())));
             state.refresh();
-            Ok(())
+            Ok(rows)
         })
     }
 

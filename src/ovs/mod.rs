@@ -79,11 +79,11 @@ pub trait Switch: Send + Sync + 'static {
     /// [`OvsError::Taken`] when something else has the name.
     fn ensure_bridge(&self, datapath: Datapath) -> Result<BridgeView, OvsError>;
 
-    /// Makes both ports at once. Open vSwitch takes them over some time later: see [`Switch::wait_ready`].
+    /// Makes both ports at once, and returns their rows. Open vSwitch takes them over some time later: see [`Switch::wait_ready`].
     ///
     /// # Errors
     /// [`OvsError::Taken`], [`OvsError::NoBridge`].
-    fn create_pair(&self, pair: &NewPair) -> Result<(), OvsError>;
+    fn create_pair(&self, pair: &NewPair) -> Result<PairRows, OvsError>;
 
     /// Removes what there is of the pair with this host port, both ports at once; nothing is done when there is nothing.
     ///

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::ids::{self, Notes, Role};
 use super::message::error_text;
 use super::value::{Malformed, RowId, map_to_json, set_to_json};
-use super::view::{PairView, PortView};
+use super::view::{PairRows, PairView, PortView};
 use crate::model::{AgentLabel, Datapath, HostIfName, MacAddr};
 
 /// The version of OpenFlow that flows are written with: the first one whose bundles are atomic as Open vSwitch has them.
@@ -95,6 +95,12 @@ impl Transaction {
         &self.operations
     }
 
+    /// The row that was inserted under this name, by the results of all operations.
+    pub(super) fn inserted(&self, results: &[Value], named: &str) -> Option<RowId> {
+        let at = self.operations.iter().position(|operation| operation["uuid-name"] == named)?;
+        results.get(at)?["uuid"][1].as_str().map(RowId::new)
+    }
+
     /// Reads the answer: one result per operation, `null` after one that failed, and one more if the commit failed.
     ///
     /// # Errors
@@ -169,6 +175,15 @@ pub(super) fn add_protocol(lock: &str, bridge: &str) -> Transaction {
     Transaction::new(lock).guard(Guard::BridgeThere, wait("Bridge", bridge, json!([{"name": bridge}]))).then(operation).numbered()
 }
 
+/// What the rows of both ports are called in the transaction that makes them.
+const HOST_PORT: &str = "hp";
+const UPLINK_PORT: &str = "up";
+
+/// The rows that [`create_pair`] made.
+pub(super) fn created_rows(create: &Transaction, results: &[Value]) -> Option<PairRows> {
+    Some(PairRows { host: create.inserted(results, HOST_PORT)?, uplink: create.inserted(results, UPLINK_PORT)? })
+}
+
 /// Makes both ports of a NIC.
 pub(super) fn create_pair(lock: &str, label: &AgentLabel, bridge: &str, pair: &NewPair) -> Transaction {
     let (host, uplink) = (pair.host.as_str(), pair.uplink.as_str());
@@ -178,7 +193,7 @@ pub(super) fn create_pair(lock: &str, label: &AgentLabel, bridge: &str, pair: &N
         let row = json!({"name": name, "interfaces": ["named-uuid", interface], "external_ids": ids});
         json!({"op": "insert", "table": "Port", "uuid-name": named, "row": row})
     };
-    let both = set_to_json([json!(["named-uuid", "hp"]), json!(["named-uuid", "up"])]);
+    let both = set_to_json([HOST_PORT, UPLINK_PORT].map(|port| json!(["named-uuid", port])));
     let mut transaction = Transaction::new(lock).guard(Guard::BridgeThere, wait("Bridge", bridge, json!([{"name": bridge}])));
     for name in [host, uplink] {
         for table in ["Port", "Interface"] {
@@ -187,9 +202,9 @@ pub(super) fn create_pair(lock: &str, label: &AgentLabel, bridge: &str, pair: &N
     }
     transaction
         .then(json!({"op": "insert", "table": "Interface", "uuid-name": "ui", "row": {"name": uplink}}))
-        .then(port("up", uplink, "ui", ids(Role::Uplink, host)))
+        .then(port(UPLINK_PORT, uplink, "ui", ids(Role::Uplink, host)))
         .then(json!({"op": "insert", "table": "Interface", "uuid-name": "hi", "row": internal}))
-        .then(port("hp", host, "hi", ids(Role::Host, uplink)))
+        .then(port(HOST_PORT, host, "hi", ids(Role::Host, uplink)))
         .then(json!({"op": "mutate", "table": "Bridge", "where": [["name", "==", bridge]], "mutations": [["ports", "insert", both]]}))
         .numbered()
 }

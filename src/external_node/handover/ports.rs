@@ -9,7 +9,7 @@ use crate::external_node::journal::Journal;
 use crate::external_node::phase::{Rows, Share};
 use crate::model::nic::NicLink;
 use crate::model::{HostIfName, MacAddr};
-use crate::ovs::{Failing, NewPair, OvsError, PairView};
+use crate::ovs::{Failing, NewPair, OvsError, PairRows, PairView};
 
 /// How long new ports may take until they can be used.
 const PORTS_WITHIN: Duration = Duration::from_secs(10);
@@ -65,15 +65,26 @@ impl Handover {
         let host = HostIfName::new(name).map_err(|why| unfit(&why.to_string()))?;
         let uplink = HostIfName::new(&journal.uplink).map_err(|why| unfit(&why.to_string()))?;
         let notes = notes_of(journal, purpose);
-        self.switch.create_pair(&NewPair { host, uplink, mac, mtu: journal.config.link.mtu, notes })?;
+        let rows = self.switch.create_pair(&NewPair { host, uplink, mac, mtu: journal.config.link.mtu, notes })?;
+        let journal = self.note_rows(name, rows, journal);
         self.wait_made(name, mac)?;
         self.port_is_up_to_date(name, mac)?;
         if let Some(nic) = nic {
             // These ports are the new link's: from here on it is the NIC.
             let known = NicLink { ifindex: nic.ifindex, ..journal.nic.clone() };
-            self.journals.write(&Journal { nic: known, gone: false, ..journal.clone() })?;
+            self.journals.write(&Journal { nic: known, gone: false, ..journal })?;
         }
         Ok(())
+    }
+
+    /// From here on they are known as ours, whatever becomes of what stands beside them. A disk that fails is no reason to stay without ports.
+    fn note_rows(&self, name: &str, rows: PairRows, journal: &Journal) -> Journal {
+        self.switch.know(name, Some(&rows));
+        let journal = Journal { ports: Some(rows), ..journal.clone() };
+        if let Err(error) = self.journals.write(&journal) {
+            tracing::warn!(nic = name, %error, "the rows of its ports could not be noted");
+        }
+        journal
     }
 
     /// Waits for ports that were made just now. The switch may still have the NIC open by the name that is the port's now, as it has the one by which it
