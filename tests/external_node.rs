@@ -60,6 +60,10 @@ fn a_wish_puts_a_nic_behind_the_bridge_and_its_end_gives_it_back() {
     eventually_eq("everything is as it was", &before, || shape(&host, "nic0"));
     nic.passes_all_but(5003, &[]);
     eventually("no flow of ours is left", || !ovs.ofctl("dump-flows br-int").contains("table=201"));
+    eventually_long("who stood by is gone, and was waited for", || {
+        let children = host.try_run(&format!("ps --no-headers -o pid,stat,args --ppid {}", agent.pid())).unwrap_or_default();
+        if children.trim().is_empty() { Ok(()) } else { Err(children) }
+    });
     drop(agent);
 }
 

@@ -283,13 +283,17 @@ struct Processes {
 
 impl Guardian for Processes {
     fn stand_by(&mut self, nic: &str, attachment: &str) -> Result<(), String> {
-        self.running.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
+        self.reap();
         let order = Order { nic: nic.to_owned(), attachment: attachment.to_owned(), ..self.order.clone() };
         if self.running.iter().all(|(running, _)| *running != order) {
             let child = stand_by::start(&order).map_err(|error| format!("start the process that stands by: {error}"))?;
             self.running.push((order, child));
         }
         Ok(())
+    }
+
+    fn reap(&mut self) {
+        self.running.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
     }
 }
 

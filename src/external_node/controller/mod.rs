@@ -172,6 +172,7 @@ impl NodeController {
             }
             self.work_on(&name, inbox);
         }
+        self.parts.guardian.reap();
         self.triggers.clear();
         self.looked |= self.wishes.are_listed();
         self.reserve_names();

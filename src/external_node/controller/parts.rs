@@ -18,6 +18,9 @@ pub trait Guardian: Send {
     /// # Errors
     /// A sentence; the NIC is not touched then.
     fn stand_by(&mut self, nic: &str, attachment: &str) -> Result<(), String>;
+
+    /// Takes note of processes that have ended. Returns at once.
+    fn reap(&mut self);
 }
 
 /// What the controller asks about the store.
