@@ -3,6 +3,7 @@
 mod node_support;
 mod support;
 
+use nix::sys::signal::Signal;
 use node_support::*;
 use serde_json::json;
 use support::{Host, eventually};
@@ -86,4 +87,34 @@ fn one_fails_and_the_other_stays() {
     eventually("it is repaired", || repairs(&agent) == 1);
     assert_eq!(identity(&host, &wait_attached(&etcd, &["nic0", "nic1"]), "nic0"), stands);
     nics.iter().zip([5003, 5004]).for_each(|(nic, port)| nic.passes_all_but(port, &[]));
+}
+
+/// A switch that hangs keeps nobody waiting who can go on without it: ports are waited for when each host is reachable by its NICs.
+#[test]
+fn no_nic_waits_for_the_ports_of_another() {
+    let host = Host::new();
+    let nics = [host.add_nic("nic0", 0), host.add_nic("nic1", 1)];
+    let before = ["nic0", "nic1"].map(|name| settled_shape(&host, name));
+    let ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}, {"name": "nic1"}]));
+    wait_attached(&etcd, &["nic0", "nic1"]);
+    let so_far = agent.log().len();
+    ovs.signal_switch(Signal::SIGSTOP);
+    let log = eventually_long("ports are waited for", || {
+        let log = agent.log().split_off(so_far);
+        if log.contains("step=CreatePorts") { Ok(log) } else { Err(log) }
+    });
+    let (first, _) = log.split_once("step=CreatePorts").expect("it is there");
+    for name in ["nic0", "nic1"] {
+        let is_rescued = |line: &str| line.contains("step=CopyToNic") && line.contains(&format!("nic=\"{name}\""));
+        assert!(first.lines().any(is_rescued), "{name}: {log}");
+    }
+    nics.iter().for_each(|nic| wait_reachable(&host, nic, "while the switch hangs"));
+    ovs.signal_switch(Signal::SIGCONT);
+    wait_attached(&etcd, &["nic0", "nic1"]);
+    nics.iter().zip([5001, 5002]).for_each(|(nic, port)| nic.passes_all_but(port, &[]));
+    unwish(&etcd);
+    ["nic0", "nic1"].iter().zip(&before).for_each(|(name, before)| wait_given_back(&host, &etcd, name, before));
 }

@@ -174,6 +174,12 @@ impl Handover {
         &self.journals
     }
 
+    /// Whether the switch's own process answers, as far as is known.
+    #[must_use]
+    pub fn switch_answers(&self) -> bool {
+        self.switch_alive.load(Ordering::Relaxed)
+    }
+
     /// The bridge that NICs are put behind.
     #[must_use]
     pub fn bridge(&self) -> &str {
@@ -230,13 +236,13 @@ impl Handover {
         let Shares { on_nic, on_port, more_on_nic, more_on_port, rerouted, given } =
             self.shares(journal.as_ref(), nic.as_ref(), port, place, port_serves)?;
         // A switch that does not answer would only keep us waiting.
-        let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_alive.load(Ordering::Relaxed);
+        let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_answers();
         let numbers = pair.as_ref().and_then(PairView::numbers);
         let flows = answers && (nobody_needs_flows(journal.as_ref(), rows, place) || self.flows.stand(name, numbers).unwrap_or(false));
         let guard = self.guard_stands(nic.as_ref(), journal.as_ref())?;
         let guard_needed = journal.as_ref().map_or_else(|| self.only_listens(), |journal| journal.guard);
         // Without the port nothing can be ready, whatever the database says; nor when the switch was found away since, as it was asked for flows.
-        let serves = held == NameHolder::Port && self.switch_alive.load(Ordering::Relaxed);
+        let serves = held == NameHolder::Port && self.switch_answers();
         let rows = if rows == Rows::Ready && !serves { Rows::Broken } else { rows };
         let links_fit = journal.as_ref().is_none_or(|journal| links_fit(journal, nic.as_ref(), port));
         let observation = Observation {
@@ -270,7 +276,7 @@ impl Handover {
             Ok(view) => view,
             Err(error) => {
                 tracing::debug!(%error, nic = name, "the database cannot be read");
-                let served = self.switch_alive.load(Ordering::Relaxed) && !holder.is_some_and(is_deaf);
+                let served = self.switch_answers() && !holder.is_some_and(is_deaf);
                 return (if served { Rows::Unknown } else { Rows::Dead }, None);
             }
         };
@@ -280,9 +286,7 @@ impl Handover {
         // The ports are those of a link that is gone, whatever their rows say.
         let anew = nic.zip(journal).is_some_and(|(nic, journal)| is_made_anew(nic, journal, &self.settings.boot_id));
         let rows = match (&pair.host, &pair.uplink) {
-            (Some(host), Some(_))
-                if pair.numbers().is_some() && host.mac_in_use == mac && !deaf && !anew && self.switch_alive.load(Ordering::Relaxed) =>
-            {
+            (Some(host), Some(_)) if pair.numbers().is_some() && host.mac_in_use == mac && !deaf && !anew && self.switch_answers() => {
                 Rows::Ready
             }
             (Some(_), Some(_)) => Rows::Broken,

@@ -188,6 +188,10 @@ impl JournalFolder {
         let unfinished = path.with_extension(UNFINISHED);
         let text = serde_json::to_vec_pretty(&Versioned { version: VERSION, journal }).map_err(io::Error::other);
         let written = text.and_then(|text| replace(&path, &unfinished, &text)).and_then(|()| self.sync());
+        if written.is_err() {
+            // On a disk that is full it would only take room.
+            let _ = fs::remove_file(&unfinished);
+        }
         written.map_err(failed("write the journal", &path))
     }
 

@@ -10,7 +10,7 @@ use super::{Nic, NodeController, Trouble, status};
 use crate::external_node::attachment::is_overdue;
 use crate::external_node::handover::{HandoverError, Outcome, Purpose, Seen, notes_of};
 use crate::external_node::journal::Journal;
-use crate::external_node::phase::{Claimed, Goal, NicPlace, Step};
+use crate::external_node::phase::{Claimed, Goal, JournalState, NicPlace, Observation, Step};
 use crate::linux::nic::NicKernel;
 use crate::model::Reason;
 
@@ -19,21 +19,58 @@ const RESCUE_AFTER: Duration = Duration::from_secs(30);
 const REPAIRED: &str = "what others had changed is repaired";
 
 impl NodeController {
-    pub(super) fn work_on(&mut self, name: &str, inbox: &NodeInbox) {
+    /// Brings one NIC where it shall be, as far as that needs no switch that may not answer; what is left to do then.
+    pub(super) fn begin(&mut self, name: &str, inbox: &NodeInbox) -> Option<Task> {
         let now = Instant::now();
-        let Some(nic) = self.nics.get_mut(name) else { return };
+        let nic = self.nics.get_mut(name)?;
         if nic.pace.waits(now) {
-            return;
+            return None;
         }
         nic.begun = now;
         let (goal, waiting) = (nic.goal, nic.unproved.is_some());
         if waiting && self.was_given_back(name) {
-            return;
+            return None;
         }
-        let purpose = self.purpose(name);
         let was_attached = self.nics.get(name).and_then(|nic| nic.seen.as_ref()).is_some_and(status::is_attached);
-        let mut way = Way::to(goal);
-        let (outcome, stopped) = self.go(name, goal, &purpose, inbox, &mut way);
+        self.go(Task { name: name.to_owned(), goal, way: Way::to(goal), was_attached }, inbox, false)
+    }
+
+    /// Goes one way. Where it is not to wait, it is put off before a step that a switch may keep waiting, and the status tells where the NIC is by then.
+    pub(super) fn go(&mut self, mut task: Task, inbox: &NodeInbox, may_wait: bool) -> Option<Task> {
+        let Task { name, goal, way, .. } = &mut task;
+        let (purpose, answers) = (self.purpose(name), self.parts.handover.switch_answers());
+        let (mut stopped, guardian) = (None, &mut self.parts.guardian);
+        let outcome = self.parts.handover.drive(name, *goal, &purpose, |step, seen| {
+            way.hear(seen.undone.as_deref());
+            if *goal == Goal::Attached {
+                stopped = admit(name, step, seen.journal.as_ref(), &purpose, guardian.as_mut()).err();
+            }
+            if stopped.is_none() && !may_wait && may_hang(step, &seen.observation, answers) {
+                stopped = Some(Stopped::PutOff(Box::new(seen.clone())));
+            }
+            let goes_on = stopped.is_none() && !inbox.stopping();
+            if goes_on {
+                way.take(step, &seen.observation);
+            }
+            goes_on
+        });
+        match stopped {
+            Some(Stopped::PutOff(seen)) => {
+                self.remember(&task.name, *seen);
+                return Some(task);
+            }
+            stopped => self.end(task, outcome, stopped, &purpose),
+        }
+        None
+    }
+
+    /// Takes note of how a way ended.
+    fn end(&mut self, task: Task, outcome: Went, stopped: Option<Stopped>, purpose: &Purpose) {
+        let Task { name, goal, mut way, was_attached } = task;
+        let name = name.as_str();
+        if let Ok(Some(end)) = &outcome {
+            way.hear(end.seen().undone.as_deref());
+        }
         let drift = way.drift();
         let (was_attached, repaired) = (was_attached || way.is_repair(), way.is_repair());
         self.record(name, way, outcome.as_ref().err());
@@ -46,7 +83,7 @@ impl NodeController {
             }
             (_, Some(Stopped::Overdue)) => self.roll_back(name, Reason::Timeout, "it was not attached and confirmed in time"),
             (Ok(Some(Outcome::Done(seen))), None) => {
-                self.done(name, goal, *seen, &purpose);
+                self.done(name, goal, *seen, purpose);
                 self.bear_with(name, drift);
             }
             (Ok(Some(Outcome::Wait(wait, seen))), None) => {
@@ -54,38 +91,32 @@ impl NodeController {
                 self.remember(name, *seen);
                 self.failed(name, status::reason_of_wait(wait), message);
             }
-            (Ok(None), None) => {}
             (Err(error), None) => self.step_failed(name, goal, was_attached, &error),
+            (Ok(None), _) | (Err(_), Some(Stopped::PutOff(_))) | (Ok(Some(_)), Some(Stopped::PutOff(_))) => {}
         }
     }
 
-    /// Goes one way; why it was stopped, if it was. Before ports are made, which may wait long for a switch that does not come, it is told where the NIC is.
-    fn go(&mut self, name: &str, goal: Goal, purpose: &Purpose, inbox: &NodeInbox, way: &mut Way) -> (Went, Option<Stopped>) {
-        let mut told = false;
-        loop {
-            let (mut stopped, mut to_tell) = (None, None);
-            let guardian = &mut self.parts.guardian;
-            let outcome = self.parts.handover.drive(name, goal, purpose, |step, seen| {
-                way.hear(seen.undone.as_deref());
-                if goal == Goal::Attached {
-                    stopped = admit(name, step, seen.journal.as_ref(), purpose, guardian.as_mut()).err();
+    /// Goes on with what was put off, when no NIC needs anything any more that can be had at once. Who would wait for ports in vain, as one before it did,
+    /// does not.
+    pub(super) fn go_on(&mut self, tasks: Vec<Task>, inbox: &NodeInbox) {
+        let mut in_vain: Option<String> = None;
+        for task in tasks {
+            if inbox.stopping() {
+                return;
+            }
+            let (name, goal) = (task.name.clone(), task.goal);
+            match &in_vain {
+                Some(why) if goal == Goal::Attached => {
+                    self.record(&name, task.way, None);
+                    self.failed(&name, Reason::Timeout, why.clone());
                 }
-                to_tell = (step == Step::CreatePorts && !told).then(|| seen.clone());
-                let goes_on = stopped.is_none() && to_tell.is_none() && !inbox.stopping();
-                if goes_on {
-                    way.take(step, &seen.observation);
-                }
-                goes_on
-            });
-            let Some(seen) = to_tell.filter(|_| stopped.is_none()) else {
-                if let Ok(Some(end)) = &outcome {
-                    way.hear(end.seen().undone.as_deref());
-                }
-                return (outcome, stopped);
-            };
-            told = true;
-            self.remember(name, seen);
-            self.publish();
+                _ => drop(self.go(task, inbox, true)),
+            }
+            let trouble = self.nics.get(&name).and_then(|nic| nic.trouble.as_ref());
+            let timed_out = trouble.filter(|trouble| trouble.reason == Reason::Timeout && goal == Goal::Attached);
+            if let Some(trouble) = timed_out.filter(|_| !self.parts.handover.switch_answers()) {
+                in_vain = Some(trouble.message.clone());
+            }
         }
     }
 
@@ -269,8 +300,30 @@ impl NodeController {
     }
 }
 
+/// A way that is being gone.
+pub(super) struct Task {
+    name: String,
+    goal: Goal,
+    way: Way,
+    was_attached: bool,
+}
+
+impl Task {
+    /// The NIC.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 /// How a way ended, if nobody stopped it.
 type Went = Result<Option<Outcome>, HandoverError>;
+
+/// Whether a step may be kept waiting by a switch, while other NICs need what can be had at once. One that is not attached yet needs nothing.
+fn may_hang(step: Step, seen: &Observation, switch_answers: bool) -> bool {
+    let was_attached = seen.journal != JournalState::Attaching;
+    let asks_switch = matches!(step, Step::DeletePorts | Step::InstallFlows | Step::RemoveFlows);
+    was_attached && (step == Step::CreatePorts || (asks_switch && !switch_answers))
+}
 
 /// Why a way behind the bridge does not go on.
 enum Stopped {
@@ -278,6 +331,8 @@ enum Stopped {
     Unguarded(String),
     /// It should have been confirmed by now.
     Overdue,
+    /// What comes next may take long; what was seen last.
+    PutOff(Box<Seen>),
 }
 
 /// Whether a step behind the bridge may be taken: somebody stands by for what is not confirmed, and there is time left for it.

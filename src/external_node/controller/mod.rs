@@ -33,6 +33,7 @@ use crate::external_node::phase::Goal;
 use crate::external_node::rollback::Rollback;
 use crate::linux::nic::NicKernel;
 use crate::model::Reason;
+use drive::Task;
 use inbox::{Batch, NodeInbox};
 use pace::Pace;
 pub use parts::{Guardian, NameKeeper, NodeParts, StoreState};
@@ -42,6 +43,8 @@ use wish::{Chosen, Wishes};
 
 /// How often everything is looked at although nobody told of a change.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+/// How long after one NIC was found in trouble the others are looked at again, before anything is waited for.
+const SETTLE: Duration = Duration::from_millis(500);
 /// Shortest time between two looks that the kernel's news cause.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
@@ -165,18 +168,35 @@ impl NodeController {
         self.reserve_names();
         // What begins now may take seconds.
         self.publish();
-        let names: Vec<String> = self.nics.keys().cloned().collect();
-        for name in names {
-            if inbox.stopping() {
-                break;
+        let names = self.in_order();
+        let mut put_off = self.begin_all(&names, inbox);
+        if !put_off.is_empty() {
+            self.publish();
+            let left: Vec<String> = names.into_iter().filter(|name| put_off.iter().all(|task| task.name() != name)).collect();
+            if !left.is_empty() {
+                // A switch that dies lets go of its ports one after the other.
+                std::thread::sleep(SETTLE);
+                put_off.extend(self.begin_all(&left, inbox));
             }
-            self.work_on(&name, inbox);
+            self.go_on(put_off, inbox);
         }
         self.parts.guardian.reap();
         self.triggers.clear();
         self.looked |= self.wishes.are_listed();
         self.reserve_names();
         self.publish();
+    }
+
+    fn begin_all(&mut self, names: &[String], inbox: &NodeInbox) -> Vec<Task> {
+        names.iter().filter_map(|name| if inbox.stopping() { None } else { self.begin(name, inbox) }).collect()
+    }
+
+    /// All NICs, those first that are attached: what they need is needed most.
+    fn in_order(&self) -> Vec<String> {
+        let is_attached = |nic: &Nic| nic.seen.as_ref().is_some_and(status::is_attached);
+        let mut names: Vec<(bool, String)> = self.nics.iter().map(|(name, nic)| (!is_attached(nic), name.clone())).collect();
+        names.sort();
+        names.into_iter().map(|(_, name)| name).collect()
     }
 
     fn next_due(&self) -> Instant {

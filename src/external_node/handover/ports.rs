@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::external_node::handover::{Handover, HandoverError, Purpose, Seen, notes_of};
 use crate::external_node::identify::is_made_anew;
-use crate::external_node::journal::Journal;
+use crate::external_node::journal::{Intent, Journal};
 use crate::external_node::phase::{Rows, Share};
 use crate::model::nic::NicLink;
 use crate::model::{HostIfName, MacAddr};
@@ -13,6 +13,8 @@ use crate::ovs::{Failing, NewPair, OvsError, PairRows, PairView};
 
 /// How long new ports may take until they can be used.
 const PORTS_WITHIN: Duration = Duration::from_secs(10);
+/// The same, of a switch that is away.
+const LOST_WITHIN: Duration = Duration::from_secs(5);
 /// How long the switch may have the NIC open by the name that its port has now, and how often it is made to try again.
 const LET_GO_WITHIN: Duration = Duration::from_secs(20);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -50,7 +52,7 @@ impl Handover {
         if seen.observation.rows == Rows::Broken && nic.is_none() {
             // They may only have to notice that their devices are back.
             match self.switch.wait_ready(name, mac, Failing::MayPass, MENDED_WITHIN) {
-                Ok(_) => match self.port_is_up_to_date(name, mac) {
+                Ok(_) => match self.port_is_up_to_date(name, mac, journal) {
                     // Its link has another name or address now, which its owner does not look after.
                     Err(HandoverError::NotAsWished(_)) => {}
                     outcome => return outcome,
@@ -67,8 +69,8 @@ impl Handover {
         let notes = notes_of(journal, purpose);
         let rows = self.switch.create_pair(&NewPair { host, uplink, mac, mtu: journal.config.link.mtu, notes })?;
         let journal = self.note_rows(name, rows, journal);
-        self.wait_made(name, mac)?;
-        self.port_is_up_to_date(name, mac)?;
+        self.wait_made(name, mac, &journal)?;
+        self.port_is_up_to_date(name, mac, &journal)?;
         if let Some(nic) = nic {
             // These ports are the new link's: from here on it is the NIC.
             let known = NicLink { ifindex: nic.ifindex, ..journal.nic.clone() };
@@ -87,18 +89,24 @@ impl Handover {
         journal
     }
 
+    /// How long a switch is waited for. One that had the ports and is known to be away tells when it is back.
+    fn patience(&self, journal: &Journal) -> Duration {
+        let is_lost = journal.intent == Intent::Attached && !self.switch_answers();
+        if is_lost { LOST_WITHIN } else { PORTS_WITHIN }
+    }
+
     /// Waits for ports that were made just now. The switch may still have the NIC open by the name that is the port's now, as it has the one by which it
     /// reaches a controller in the band of the bridge; it looks every 10 s by which one that is. The host is reachable by its NIC meanwhile.
-    fn wait_made(&self, name: &str, mac: MacAddr) -> Result<(), HandoverError> {
+    fn wait_made(&self, name: &str, mac: MacAddr, journal: &Journal) -> Result<(), HandoverError> {
         let until = Instant::now() + LET_GO_WITHIN;
         loop {
-            match self.switch.wait_ready(name, mac, Failing::Ends, PORTS_WITHIN) {
+            match self.switch.wait_ready(name, mac, Failing::Ends, self.patience(journal)) {
                 Err(error) if error.is_name_in_use() && Instant::now() < until => tracing::debug!(nic = name, %error, "waiting"),
                 outcome => return Ok(outcome.map(drop)?),
             }
             std::thread::sleep(ASK_AGAIN_AFTER);
             // Any change has it try again.
-            self.switch.wait_followed(PORTS_WITHIN)?;
+            self.switch.wait_followed(self.patience(journal))?;
         }
     }
 
@@ -115,8 +123,8 @@ impl Handover {
     }
 
     /// The database may be ahead of the kernel, or speak of a time before the switch died.
-    fn port_is_up_to_date(&mut self, name: &str, mac: MacAddr) -> Result<(), HandoverError> {
-        self.switch.wait_followed(PORTS_WITHIN)?;
+    fn port_is_up_to_date(&mut self, name: &str, mac: MacAddr, journal: &Journal) -> Result<(), HandoverError> {
+        self.switch.wait_followed(self.patience(journal))?;
         // It has just answered.
         self.switch_alive.store(true, Ordering::Relaxed);
         let links = self.kernel.links()?;
