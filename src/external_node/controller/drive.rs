@@ -39,28 +39,24 @@ impl NodeController {
     pub(super) fn go(&mut self, mut task: Task, inbox: &NodeInbox, may_wait: bool) -> Option<Task> {
         let Task { name, goal, way, .. } = &mut task;
         let (purpose, answers) = (self.purpose(name), self.parts.handover.switch_answers());
-        let (mut stopped, guardian) = (None, &mut self.parts.guardian);
+        let (mut stopped, mut put_off, guardian) = (None, None, &mut self.parts.guardian);
         let outcome = self.parts.handover.drive(name, *goal, &purpose, |step, seen| {
             way.hear(seen.undone.as_deref());
             if *goal == Goal::Attached {
                 stopped = admit(name, step, seen.journal.as_ref(), &purpose, guardian.as_mut()).err();
             }
-            if stopped.is_none() && !may_wait && may_hang(step, &seen.observation, answers) {
-                stopped = Some(Stopped::PutOff(Box::new(seen.clone())));
-            }
-            let goes_on = stopped.is_none() && !inbox.stopping();
+            put_off = (stopped.is_none() && !may_wait && may_hang(step, &seen.observation, answers)).then(|| seen.clone());
+            let goes_on = stopped.is_none() && put_off.is_none() && !inbox.stopping();
             if goes_on {
                 way.take(step, &seen.observation);
             }
             goes_on
         });
-        match stopped {
-            Some(Stopped::PutOff(seen)) => {
-                self.remember(&task.name, *seen);
-                return Some(task);
-            }
-            stopped => self.end(task, outcome, stopped, &purpose),
+        if let Some(seen) = put_off {
+            self.remember(&task.name, seen);
+            return Some(task);
         }
+        self.end(task, outcome, stopped, &purpose);
         None
     }
 
@@ -92,7 +88,7 @@ impl NodeController {
                 self.failed(name, status::reason_of_wait(wait), message);
             }
             (Err(error), None) => self.step_failed(name, goal, was_attached, &error),
-            (Ok(None), _) | (Err(_), Some(Stopped::PutOff(_))) | (Ok(Some(_)), Some(Stopped::PutOff(_))) => {}
+            (Ok(None), None) => {}
         }
     }
 
@@ -108,7 +104,7 @@ impl NodeController {
             match &in_vain {
                 Some(why) if goal == Goal::Attached => {
                     self.record(&name, task.way, None);
-                    self.failed(&name, Reason::Timeout, why.clone());
+                    self.fell_short(&name, Reason::Timeout, why, task.was_attached);
                 }
                 _ => drop(self.go(task, inbox, true)),
             }
@@ -209,17 +205,24 @@ impl NodeController {
 
     fn step_failed(&mut self, name: &str, goal: Goal, was_attached: bool, error: &HandoverError) {
         let (reason, text) = (status::reason_of(error), error.to_string());
-        let since = self.nics.get(name).and_then(|nic| nic.trouble.as_ref()).map_or_else(Instant::now, |trouble| trouble.since);
         if let Ok(seen) = self.parts.handover.observe(name) {
             self.remember(name, seen);
         }
         if goal == Goal::Plain {
             return self.failed(name, reason, text);
         }
-        if was_attached && since.elapsed() < RESCUE_AFTER {
-            return self.failed(name, reason, text);
+        self.fell_short(name, reason, &text, was_attached);
+    }
+
+    /// The way behind the bridge was not gone to its end. An attachment that cannot be mended is given up after a while.
+    fn fell_short(&mut self, name: &str, reason: Reason, why: &str, was_attached: bool) {
+        let Some(nic) = self.nics.get(name) else { return };
+        let since = nic.trouble.as_ref().map_or_else(Instant::now, |trouble| trouble.since);
+        let is_mended = nic.seen.as_ref().is_some_and(|seen| seen.observation.journal == JournalState::Attached);
+        if (was_attached || is_mended) && since.elapsed() < RESCUE_AFTER {
+            return self.failed(name, reason, why.to_owned());
         }
-        self.roll_back(name, reason, &text);
+        self.roll_back(name, reason, why);
     }
 
     /// What others undo again and again is given up for now: the host is better off with its NIC as it was found.
@@ -331,8 +334,6 @@ enum Stopped {
     Unguarded(String),
     /// It should have been confirmed by now.
     Overdue,
-    /// What comes next may take long; what was seen last.
-    PutOff(Box<Seen>),
 }
 
 /// Whether a step behind the bridge may be taken: somebody stands by for what is not confirmed, and there is time left for it.
