@@ -75,10 +75,11 @@ pub(super) fn reason_of(error: &HandoverError) -> Reason {
     match error {
         HandoverError::Kernel(_) => Reason::KernelRefused,
         HandoverError::Switch(OvsError::NotYet { .. }) => Reason::Timeout,
-        HandoverError::Flows { cause: FlowsError::InTheWay(_), .. } => Reason::Contended,
+        HandoverError::Switch(OvsError::Taken { .. })
+        | HandoverError::Flows { cause: FlowsError::InTheWay(_), .. }
+        | HandoverError::NotAsWished(_) => Reason::Contended,
         HandoverError::Switch(_) | HandoverError::Flows { .. } => Reason::OvsUnreachable,
         HandoverError::Journal(_) => Reason::KernelRefused,
-        HandoverError::NotAsWished(_) => Reason::Contended,
     }
 }
 
