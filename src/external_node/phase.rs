@@ -456,4 +456,4 @@ pub fn after(seen: &Observation, step: Step) -> Observation {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

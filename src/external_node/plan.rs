@@ -149,25 +149,12 @@ impl fmt::Display for Wait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::external_node::phase::{Claimed, JournalState, NameHolder, NicPlace, Rows, Share};
+    use crate::external_node::phase::Rows;
+    use crate::external_node::phase::tests::plain;
 
     #[test]
     fn a_plan_reads_from_top_to_bottom() {
-        let plain = Observation {
-            claimed: Claimed::ByNobodyElse,
-            nic: NicPlace::OwnName,
-            holder: NameHolder::NobodyElse,
-            on_nic: Share::All,
-            on_port: Share::None,
-            more_on_nic: false,
-            more_on_port: false,
-            rows: Rows::None,
-            links_fit: true,
-            flows: false,
-            guard: false,
-            guard_needed: false,
-            journal: JournalState::None,
-        };
+        let plain = Observation { guard_needed: false, ..plain() };
         let names = Names { host: "eth0".into(), uplink: "eth0~".into(), bridge: "br-int".into() };
         let plan_there = plan(&plain, Goal::Attached, &names);
         assert_eq!(plan_there.waits_for, None);

@@ -235,7 +235,8 @@ fn a_way_can_be_turned_round_at_every_step() {
     }
 }
 
-fn plain() -> Observation {
+/// A NIC that nobody has touched.
+pub(in crate::external_node) fn plain() -> Observation {
     Observation {
         claimed: Claimed::ByNobodyElse,
         nic: NicPlace::OwnName,
