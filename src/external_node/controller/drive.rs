@@ -108,6 +108,7 @@ impl NodeController {
                 }
                 _ => drop(self.go(task, inbox, true)),
             }
+            self.publish();
             let trouble = self.nics.get(&name).and_then(|nic| nic.trouble.as_ref());
             let timed_out = trouble.filter(|trouble| trouble.reason == Reason::Timeout && goal == Goal::Attached);
             if let Some(trouble) = timed_out.filter(|_| !self.parts.handover.switch_answers()) {

@@ -45,6 +45,8 @@ use wish::{Chosen, Wishes};
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How long after one NIC was found in trouble the others are looked at again, before anything is waited for.
 const SETTLE: Duration = Duration::from_millis(500);
+/// How long a look may take until what it has found so far is told.
+const TELL_AFTER: Duration = Duration::from_secs(1);
 /// Shortest time between two looks that the kernel's news cause.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
@@ -188,7 +190,19 @@ impl NodeController {
     }
 
     fn begin_all(&mut self, names: &[String], inbox: &NodeInbox) -> Vec<Task> {
-        names.iter().filter_map(|name| if inbox.stopping() { None } else { self.begin(name, inbox) }).collect()
+        let (mut put_off, mut told) = (Vec::new(), Instant::now());
+        for name in names {
+            if inbox.stopping() {
+                break;
+            }
+            put_off.extend(self.begin(name, inbox));
+            // Ports of the first attachment may have been waited for.
+            if told.elapsed() > TELL_AFTER {
+                self.publish();
+                told = Instant::now();
+            }
+        }
+        put_off
     }
 
     /// All NICs, those first that are attached: what they need is needed most.
