@@ -155,9 +155,15 @@ impl NicConfig {
         self.addresses.iter().filter(|a| !a.is_kernel_link_local()).filter_map(NicAddress::address).collect()
     }
 
+    /// Whether duplicate address detection had not come to an end for each address when it was read.
+    #[must_use]
+    pub fn has_undecided(&self) -> bool {
+        self.addresses.iter().any(NicAddress::is_undecided)
+    }
+
     /// Takes over what was found out on another link about addresses of which nothing was decided when they were read.
     pub fn decide(&mut self, there: &Self) {
-        for address in self.addresses.iter_mut().filter(|address| address.is_unusable() && !address.is_duplicate()) {
+        for address in self.addresses.iter_mut().filter(|address| address.is_undecided()) {
             let found = there.addresses.iter().find(|found| found.address() == address.address());
             *address = found.map_or_else(|| address.clone(), |found| address.decided_as(found));
         }

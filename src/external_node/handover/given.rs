@@ -97,19 +97,25 @@ impl Handover {
         Ok(())
     }
 
-    /// Notes what others have given to the port, or taken from it, since it was noted last; and which rows its ports have, which were made anew.
-    pub(super) fn follow(&self, name: &str, seen: &mut Seen) {
+    /// Notes what others have given to the port, or taken from it, since it was noted last; which rows its ports have, which were made anew; and what was
+    /// found out about addresses since.
+    pub(super) fn follow(&mut self, name: &str, seen: &mut Seen) {
         let given = seen.given.take();
         let Some(journal) = &seen.journal else { return };
         let mut now = with_rows(journal.clone(), seen);
         now.given = given.unwrap_or(now.given);
+        if now.config.has_undecided()
+            && let Some(Ok(there)) = port_of(seen).map(|port| self.kernel.read(port))
+        {
+            now.config.decide(&there);
+        }
         if now == *journal {
             return;
         }
         let (addresses, routes) = (now.given.addresses.len(), now.given.routes.len());
         match self.journals.write(&now) {
-            Ok(()) => tracing::info!(nic = name, addresses, routes, "what others gave to the port, and its rows, are noted"),
-            Err(error) => tracing::warn!(nic = name, %error, "what others gave to the port, or its rows, could not be noted"),
+            Ok(()) => tracing::info!(nic = name, addresses, routes, "what others gave to the port, and how it stands, is noted"),
+            Err(error) => tracing::warn!(nic = name, %error, "what others gave to the port, or how it stands, could not be noted"),
         }
         seen.journal = Some(now);
     }

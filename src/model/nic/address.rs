@@ -96,6 +96,12 @@ impl NicAddress {
         self.is_ipv6() && self.flags() & (TENTATIVE | DADFAILED) != 0
     }
 
+    /// Whether the network is still asked whether another host has it.
+    #[must_use]
+    pub(super) fn is_undecided(&self) -> bool {
+        self.is_unusable() && !self.is_duplicate()
+    }
+
     /// Whether another host was found to have it: the kernel keeps it, and does not use it.
     #[must_use]
     pub fn is_duplicate(&self) -> bool {
