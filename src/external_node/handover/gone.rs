@@ -59,7 +59,9 @@ impl Handover {
         let mut returned = Vec::new();
         for journal in away {
             let name = journal.name().to_owned();
-            let is_old = journal.boot_id != self.settings.boot_id || !matches!(self.journals.load(&name), Ok(None));
+            // One that cannot be read may say anything.
+            let Ok(stands) = self.journals.load(&name).map(|there| there.is_some()) else { continue };
+            let is_old = stands || journal.boot_id != self.settings.boot_id;
             if !is_old && !is_back(&journal) {
                 continue;
             }
