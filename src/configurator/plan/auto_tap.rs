@@ -129,7 +129,12 @@ impl<'a> Planner<'a> {
     fn settle_auto_tap(&mut self, end: Ready<'a>, id: LinkId) {
         let Some(seen) = self.world.observed.get(id) else { return };
         let new = seen.mark == Mark::Foreign;
-        if new && let Err(verdict) = self.may_be_called(end, id) {
+        // One that was brought here keeps its name, as one whose alias nobody took keeps it from an older key.
+        let was_brought = self.stripped(end) == Some(id);
+        if new
+            && !was_brought
+            && let Err(verdict) = self.may_be_called(end, id)
+        {
             return self.say(&end.wish.key, verdict);
         }
         self.settle_end(end, end, id, new);

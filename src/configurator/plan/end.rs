@@ -53,9 +53,7 @@ impl<'a> Planner<'a> {
     }
 
     fn rename(&mut self, end: Ready<'a>, other: Ready<'a>, id: LinkId) -> Result<Vec<StepId>, Verdict> {
-        if end.wish.key != other.wish.key {
-            self.name_is_its(end, other)?;
-        }
+        self.name_is_its(end, other)?;
         self.free_name(end, id).map_err(super::names::Blocked::verdict)
     }
 
