@@ -344,6 +344,10 @@ impl Configurator {
                 if let Some((_, name)) = seen.logical() {
                     self.todo.dirty.insert(Key::from(name.as_str()));
                 }
+                // Its TAP is for the next key that expects one of this name, as soon as it is gone from where it served.
+                if let Some(temporary) = self.parts.owner.temporary(&seen.link) {
+                    self.todo.dirty.extend(self.desired.expecting(&temporary).cloned());
+                }
                 if matches!(seen.mark, Mark::Unnamed | Mark::Doomed(_)) {
                     self.todo.dirty.insert(Key::from(LEFTOVERS));
                 }
