@@ -88,6 +88,60 @@ fn a_lease_comes_along_where_that_is_allowed() {
     nic.passes_all_but(5001, &[]);
 }
 
+/// A port that is made anew has the lease, as it was renewed last; and a client that is given another address has no fault to answer for.
+#[test]
+fn a_lease_outlives_its_port_and_not_its_client() {
+    let host = Host::new();
+    host.add_nic("nic0", 0);
+    host.run("ip address change 10.199.0.2/24 dev nic0 valid_lft 3600 preferred_lft 1800");
+    host.run("ip route add default via 10.199.0.1 dev nic0 proto dhcp metric 100");
+    host.run("ip route add 10.77.0.0/16 via 10.199.0.1 dev nic0");
+    let before = settled_shape(&host, "nic0");
+    let mut ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let agent = agent(&host).with(&["--node-managed-nic", "allow"]).started();
+    wish(&etcd, &json!([{"name": "nic0"}]));
+    wait_attached(&etcd, &["nic0"]);
+    let journal = || std::fs::read_to_string(agent.state_dir().join("nic/nic0.json")).unwrap_or_default();
+    let wait_shape = |shape_then: &[String], when: &str| {
+        eventually_long(&format!("all is there {when}"), || {
+            let now = shape(&host, "nic0");
+            if now == shape_then { Ok(()) } else { Err(now) }
+        });
+        wait_attached(&etcd, &["nic0"]);
+    };
+    let is_noted = |change: &str| {
+        let noted = journal();
+        host.run(change);
+        eventually("the journal says so", || journal() != noted);
+    };
+    let left = || -> u64 {
+        let links: Vec<Value> = serde_json::from_str(&host.run("ip -4 -j address show dev nic0")).expect("JSON");
+        links[0]["addr_info"][0]["valid_life_time"].as_u64().expect("a lifetime")
+    };
+    ovs.vsctl("del-port br-int nic0");
+    wait_shape(&before, "after the port was deleted");
+    is_noted("ip address change 10.199.0.2/24 dev nic0 valid_lft 7200 preferred_lft 7200");
+    ovs.kill_switch();
+    ovs.start_switch();
+    wait_shape(&before, "after the switch was started anew");
+    assert!(left() > 3600, "{}", left());
+    let repaired = repairs(&agent);
+    // Into another network, where nothing of the former one can be used.
+    is_noted("ip -4 address flush dev nic0");
+    host.run("ip address add 10.198.0.8/24 dev nic0 valid_lft 3600 preferred_lft 1800");
+    host.run("ip route add default via 10.198.0.1 dev nic0 proto dhcp metric 100");
+    let renumbered = shape(&host, "nic0");
+    assert!(!renumbered.join("\n").contains("10.199.0."), "{renumbered:#?}");
+    host.run("ip address del fd99:199::2/64 dev nic0");
+    eventually_long("what lasts is repaired", || if repairs(&agent) == repaired + 1 { Ok(()) } else { Err(repairs(&agent)) });
+    wait_shape(&renumbered, "after it was given another address");
+    ovs.vsctl("del-port br-int nic0");
+    wait_shape(&renumbered, "after the port was deleted again");
+    unwish(&etcd);
+    wait_given_back(&host, &etcd, "nic0", &renumbered);
+}
+
 /// The same agent is asked for an interface of the NIC's name: whoever has the name keeps it, and the host is reachable all the time.
 #[test]
 fn an_interface_of_the_same_name() {

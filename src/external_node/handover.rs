@@ -329,9 +329,8 @@ impl Handover {
             }
             Step::RemoveFlows => self.flows.remove(name).map_err(|cause| HandoverError::Flows { nic: name.to_owned(), cause })?,
             Step::CopyToPort => {
-                let Journal { intent, config, .. } = journal()?;
-                let wish = if intent == Intent::Attached { config.lasting() } else { config };
                 self.take_up_connections(name, seen);
+                let wish = journal()?.wished_on(&self.kernel.read(port()?)?).into_owned();
                 let wish = self.for_kernel(name, wish)?;
                 self.kernel.put(&wish, port()?, true)?;
                 self.give_to_port(name, journal()?, port()?, unwritten)?;
@@ -449,7 +448,7 @@ impl Handover {
         let missing = || HandoverError::NotAsWished(format!("note the way back of {name}: the journal is gone"));
         let mut journal = seen.journal.clone().ok_or_else(missing)?;
         // One that has not been given all yet does not say all.
-        let says_all = |port: &&NicLink| seen.observation.on_nic == Share::None && !journal.given.is_owed_to(port.ifindex);
+        let says_all = |port: &&NicLink| seen.observation.on_nic == Share::None && !journal.owes(port.ifindex);
         if let Some(port) = port_of(seen).filter(says_all) {
             let mut live = self.kernel.read(port)?;
             live.leading = self.kernel.leading(&live)?;
@@ -478,6 +477,7 @@ impl Handover {
         }
         // What is in use now is the host's, and is not tried on the network again when its port must be made anew.
         journal.config.decide(&there);
+        journal.given.port = port.ifindex;
         self.switch.write_notes(name, &notes_of(&journal, purpose))?;
         Ok(self.journals.write(&Journal { intent: Intent::Attached, ..journal })?)
     }

@@ -23,6 +23,7 @@ use message_json;
 pub mod address;
 pub mod difference;
 pub mod given;
+mod lasting;
 pub mod message;
 mod replaced;
 pub mod route;
@@ -167,15 +168,5 @@ impl NicConfig {
             let found = there.addresses.iter().find(|found| found.address() == address.address());
             *address = found.map_or_else(|| address.clone(), |found| address.decided_as(found));
         }
-    }
-
-    /// Without addresses and routes that are there for a time only. Those come along on a move; afterwards they are renewed, or let go, by whoever
-    /// gave them.
-    #[must_use]
-    pub fn lasting(&self) -> Self {
-        let mut lasting = self.clone();
-        lasting.addresses.retain(|address| !address.is_passing());
-        lasting.routes.retain(|route| !route.is_passing());
-        lasting
     }
 }

@@ -20,9 +20,22 @@ impl Journal {
         }
     }
 
-    /// Whether this port has not been given what others gave to the one before it.
-    fn owes(&self, port: u32) -> bool {
-        self.intent == Intent::Attached && self.given.is_owed_to(port)
+    /// Whether this port has not been given what others gave to the one before it, or what that one had for a time only.
+    pub(super) fn owes(&self, port: u32) -> bool {
+        self.intent == Intent::Attached && self.given.port != port && self.has_something_to_owe()
+    }
+
+    fn has_something_to_owe(&self) -> bool {
+        !self.given.is_empty() || self.config.has_passing()
+    }
+
+    /// What of the configuration a link shall have that stands so: what came along for a time only may go again, once it is there.
+    pub(super) fn wished_on(&self, there: &NicConfig) -> Cow<'_, NicConfig> {
+        if self.intent == Intent::Attached && !self.owes(there.link.ifindex) {
+            Cow::Owned(self.config.lasting(there))
+        } else {
+            Cow::Borrowed(&self.config)
+        }
     }
 }
 
@@ -56,8 +69,8 @@ impl Handover {
         if journal.intent != Intent::Attached || journal.given.is_empty() {
             return Ok(());
         }
-        let lasting = Journal { config: journal.config.lasting(), ..journal.clone() };
-        let wish = self.for_kernel(name, lasting.everything().into_owned())?;
+        let wished = journal.wished_on(&self.kernel.read(to)?).into_owned();
+        let wish = self.for_kernel(name, wished.with_given(&journal.given, NicKernel::uptime()))?;
         if let Err(error) = self.kernel.put(&wish, to, to.name == name) {
             tracing::warn!(nic = name, link = to.name, %error, "not all that others had given to the port could be given again");
         }
@@ -85,29 +98,30 @@ impl Handover {
         port: &NicLink,
         unwritten: &mut Option<Journal>,
     ) -> Result<(), HandoverError> {
-        if journal.intent != Intent::Attached || journal.given.is_owed_to(port.ifindex) {
+        if journal.intent != Intent::Attached || journal.owes(port.ifindex) {
             return Ok(());
         }
         let there = self.kernel.read(port)?;
-        let given = Given { port: 0, ..Given::seen(&journal.config, &there, name, true) };
-        if given != journal.given && !(given.is_empty() && journal.given.is_empty()) {
-            journal.given = given;
+        journal.config.follow_leases(&there);
+        journal.given = Given { port: 0, ..Given::seen(&journal.config, &there, name, true) };
+        if journal.has_something_to_owe() {
             *unwritten = self.write_or_keep(name, journal);
         }
         Ok(())
     }
 
-    /// Notes what others have given to the port, or taken from it, since it was noted last; which rows its ports have, which were made anew; and what was
-    /// found out about addresses since.
+    /// Notes what others have given to the port, or taken from it, since it was noted last; which rows its ports have, which were made anew; which leases
+    /// were renewed or let go; and what was found out about addresses since.
     pub(super) fn follow(&mut self, name: &str, seen: &mut Seen) {
         let given = seen.given.take();
         let Some(journal) = &seen.journal else { return };
         let mut now = with_rows(journal.clone(), seen);
         now.given = given.unwrap_or(now.given);
-        if now.config.has_undecided()
+        if (now.config.has_undecided() || now.config.has_leases())
             && let Some(Ok(there)) = port_of(seen).map(|port| self.kernel.read(port))
         {
             now.config.decide(&there);
+            now.config.follow_leases(&there);
         }
         if now == *journal {
             return;

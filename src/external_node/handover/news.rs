@@ -63,7 +63,7 @@ impl Handover {
         if journal.intent == Intent::Attached {
             // Theirs, as all that comes while it is attached.
             let more = Given::seen(&journal.config, &there, name, true);
-            let known = step == Step::KeepOfPort && !journal.given.is_owed_to(from.ifindex);
+            let known = step == Step::KeepOfPort && !journal.owes(from.ifindex);
             journal.given = if known { more } else { std::mem::take(&mut journal.given).joined(more) };
             let unwritten = self.write_or_keep(name, journal.clone());
             self.give(name, &journal, to)?;

@@ -53,9 +53,7 @@ impl Handover {
             Some(_) if empty && !plain && port_serves && !on_its_way_back => Share::None,
             Some(there) => share(wish, there, plain),
         };
-        // What came along for a time only may go again, once it is there.
-        let lasting = if journal.intent == Intent::Attached { &wish.lasting() } else { wish };
-        let on_port = match there_port.as_ref().map(|there| (share(lasting, there, true), there)) {
+        let on_port = match there_port.as_ref().map(|there| (share(&journal.wished_on(there), there, true), there)) {
             None => Share::None,
             Some((Share::All, there)) if is_owed(journal, there) => Share::Part,
             Some((share, _)) => share,

@@ -45,6 +45,18 @@ const FOREVER: u32 = u32::MAX;
 /// gave it the address (a DHCP client) needs time to notice.
 const LEAST_LIFETIME: u32 = 300;
 
+/// Ends that differ by less are the same, seconds: what is renewed all the time is not written down all the time.
+const SLACK: u64 = 60;
+
+/// Whether two ends are the same, seconds since boot.
+#[must_use]
+pub(super) fn end_together(one: Option<u64>, other: Option<u64>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.abs_diff(other) <= SLACK,
+        (one, other) => one == other,
+    }
+}
+
 /// One address as the kernel shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicAddress(Message);
@@ -150,6 +162,20 @@ impl NicAddress {
             u8::try_from(u16::from(*octet) & (0xff00 >> bits)).unwrap_or_default()
         });
         (self.0.byte(0), self.0.byte(PREFIX)) == (family, length) && masked.eq(network.iter().copied())
+    }
+
+    /// Whether a neighbour of this address is found on the link by it alone.
+    #[must_use]
+    pub fn reaches(&self, neighbour: IpAddr) -> bool {
+        let far = self.0.attribute(IFA_ADDRESS).or_else(|| self.0.attribute(IFA_LOCAL)).and_then(ip);
+        let net = |ip| InterfaceAddress::new(ip, self.0.byte(PREFIX));
+        self.flags() & NOPREFIXROUTE == 0 && net(neighbour).zip(far.and_then(net)).is_some_and(|(one, other)| one.same_subnet(other))
+    }
+
+    /// When it ends, seconds since boot; `read_at` is when it was read, by the same clock. `None` for one that does not end.
+    #[must_use]
+    pub fn ends_at(&self, read_at: u64) -> Option<u64> {
+        self.lifetimes().1.map(|valid| read_at.saturating_add(valid.into()))
     }
 
     /// The same address as it would have been read so many seconds earlier.

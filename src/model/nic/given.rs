@@ -4,18 +4,17 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::nic::address::end_together;
 use crate::model::nic::route::RouteKey;
 use crate::model::nic::{NicAddress, NicConfig, NicRoute, difference};
 
 /// So many of its routes are remembered.
 const MOST_ROUTES: usize = 512;
-/// Ends that differ by less are the same, seconds: what is renewed all the time is not written down all the time.
-const SLACK: u64 = 60;
 
 /// Addresses and routes as they were last seen on a host's port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Given {
-    /// The index of that port; any other one lacks them through nobody's will. 0: they are on none.
+    /// The index of that port; any other one lacks what passes, or was given, through nobody's will. 0: it is on none.
     pub port: u32,
     /// The addresses, in the kernel's order.
     pub addresses: Vec<NicAddress>,
@@ -36,7 +35,7 @@ impl Given {
         let addresses: Vec<NicAddress> = found.given_addresses().filter(|address| all || !address.is_looked_after()).cloned().collect();
         let remembered = |route: &&NicRoute| {
             let of_address = || addresses.iter().any(|address| route.is_of(address));
-            !route.is_shared(from) && if route.is_kernel_made() { of_address() } else { all || route.is_given_by_hand() }
+            !route.is_shared(from) && if route.is_kernel_made() { of_address() } else { all || route.is_given_by_hand() || route.is_dhcp() }
         };
         let routes = found.lasting_routes().filter(remembered).take(if all { usize::MAX } else { MOST_ROUTES });
         let routes = routes.map(|route| route.on_link(from, to)).collect();
@@ -53,29 +52,16 @@ impl Given {
         self.addresses.is_empty() && self.routes.is_empty()
     }
 
-    /// Whether this port has not been given it yet.
-    #[must_use]
-    pub fn is_owed_to(&self, port: u32) -> bool {
-        self.port != port && !self.is_empty()
-    }
-
     /// Whether another look has shown the same.
     #[must_use]
     pub fn is_as(&self, other: &Self) -> bool {
-        let ends = |given: &Self| -> Vec<Option<u64>> {
-            given.addresses.iter().map(|address| address.lifetimes().1.map(|valid| given.taken_at.saturating_add(valid.into()))).collect()
-        };
-        let near = |(one, other): (Option<u64>, Option<u64>)| match (one, other) {
-            (Some(one), Some(other)) => one.abs_diff(other) <= SLACK,
-            (one, other) => one == other,
-        };
+        let ends = |given: &Self| -> Vec<Option<u64>> { given.addresses.iter().map(|address| address.ends_at(given.taken_at)).collect() };
         let addresses = |given: &Self| given.addresses.iter().map(|address| address.key(true)).collect::<Vec<_>>();
         let routes = |given: &Self| given.routes.iter().map(|route| route.key(0)).collect::<HashSet<RouteKey>>();
-        (self.is_empty() && other.is_empty())
-            || (self.port == other.port
-                && addresses(self) == addresses(other)
-                && ends(self).into_iter().zip(ends(other)).all(near)
-                && routes(self) == routes(other))
+        self.port == other.port
+            && addresses(self) == addresses(other)
+            && ends(self).into_iter().zip(ends(other)).all(|(one, other)| end_together(one, other))
+            && routes(self) == routes(other)
     }
 
     /// With what another look has shown besides; on no port.
@@ -112,12 +98,12 @@ impl NicConfig {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::model::nic::replaced::tests::{config, route};
     use crate::model::nic::{Attribute, Message};
 
-    fn address(last: u8, valid: Option<u32>) -> NicAddress {
+    pub(in crate::model::nic) fn address(last: u8, valid: Option<u32>) -> NicAddress {
         address_of(last, valid, None)
     }
 
@@ -139,10 +125,9 @@ mod tests {
         let wanted = Given { port: 7, addresses: vec![address(9, Some(100))], routes: vec![route(2, 4, 60, 4)], taken_at: 1000 };
         assert!(given.is_as(&wanted), "{given:?}");
         assert_eq!(Given::seen(&found, &there, "eth0", true).routes.len(), 2, "a link that is stripped has all of it to lose");
-        assert!(!given.is_owed_to(7) && given.is_owed_to(8) && !Given::default().is_owed_to(8));
         let again = |seconds: u64, left: u32| Given { addresses: vec![address(9, Some(left))], taken_at: 1000 + seconds, ..wanted.clone() };
         assert!(given.is_as(&again(50, 50)) && given.is_as(&again(50, 90)) && !given.is_as(&again(50, 300)));
-        assert!(!given.is_as(&Given { port: 8, ..wanted.clone() }) && Given::default().is_as(&Given { port: 8, ..Given::default() }));
+        assert!(!given.is_as(&Given { port: 8, ..wanted.clone() }) && !Given::default().is_as(&Given { port: 8, ..Given::default() }));
     }
 
     #[test]

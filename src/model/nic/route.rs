@@ -1,6 +1,7 @@
 //! Routes and nexthop objects with all their attributes (`struct rtmsg` and `RTA_*`, `struct nhmsg` and `NHA_*`).
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -159,6 +160,21 @@ impl NicRoute {
         self.is_kernel_made() && address.has_network(self.0.byte(0), self.0.byte(DST_LENGTH), destination)
     }
 
+    /// The source address that it tells the host to use.
+    #[must_use]
+    pub fn source(&self) -> Option<IpAddr> {
+        self.0.attribute(RTA_PREFSRC).and_then(ip)
+    }
+
+    /// The gateways that the kernel looks for among the neighbours of the link.
+    #[must_use]
+    pub fn gateways(&self) -> Vec<IpAddr> {
+        let own = gateway(&self.0.attributes).filter(|_| number_at(&self.0.header, FLAGS).unwrap_or_default() & ONLINK == 0);
+        let hops = self.hops();
+        let sought = hops.iter().filter(|hop| u32::from(hop.flags) & ONLINK == 0);
+        own.into_iter().chain(sought.filter_map(|hop| gateway(&split(&hop.attributes)))).collect()
+    }
+
     /// What no two routes of a family have in common: who takes this place takes the route's.
     #[must_use]
     pub fn slot(&self) -> RouteSlot {
@@ -311,6 +327,12 @@ fn canonical_hops(route: &mut Message) {
     }
 }
 
+/// The gateway that some attributes of a route name, of whichever family.
+fn gateway(attributes: &[Attribute]) -> Option<IpAddr> {
+    let value = |kind: u16| attributes.iter().find(|attribute| attribute.0 == kind).map(|attribute| attribute.1.as_slice());
+    value(RTA_GATEWAY).or_else(|| value(RTA_VIA)?.get(2..)).and_then(ip)
+}
+
 /// The attributes in a run of them.
 fn split(mut bytes: &[u8]) -> Vec<Attribute> {
     let mut found = Vec::new();
@@ -368,6 +390,7 @@ const NHA_ID: u16 = 1;
 const NHA_GROUP: u16 = 2;
 const NHA_GROUP_TYPE: u16 = 3;
 const NHA_OIF: u16 = 5;
+const NHA_GATEWAY: u16 = 6;
 const NHA_ENCAP: u16 = 8;
 const NHA_FDB: u16 = 11;
 /// `NLA_F_NESTED`, which the kernel leaves out when it tells, and asks for.
@@ -399,6 +422,13 @@ impl NicNexthop {
     #[must_use]
     pub fn leads_through(&self, link: u32) -> bool {
         self.0.number(NHA_OIF) == Some(link)
+    }
+
+    /// The gateway that the kernel looks for among the neighbours of the link.
+    #[must_use]
+    pub fn gateway(&self) -> Option<IpAddr> {
+        let is_sought = number_at(&self.0.header, NH_FLAGS).unwrap_or_default() & ONLINK == 0;
+        self.0.attribute(NHA_GATEWAY).filter(|_| is_sought).and_then(ip)
     }
 
     /// The numbers of a group's members; none where it is no group.

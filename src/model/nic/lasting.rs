@@ -1,0 +1,142 @@
+//! What of a configuration is for good, and what is there for a time only: who takes the one from a host's port has not said that the host shall be without
+//! it; the other is renewed, or let go, by whoever gave it.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use crate::model::nic::address::end_together;
+use crate::model::nic::route::RouteKey;
+use crate::model::nic::{NicAddress, NicConfig, NicRoute, RouteSlot};
+
+impl NicConfig {
+    /// Without addresses and routes that are there for a time only. Those come along on a move; afterwards they are renewed, or let go, by whoever gave them.
+    /// What leans on one that a link does not have any more is none of it either: the kernel would refuse it.
+    #[must_use]
+    pub fn lasting(&self, there: &NicConfig) -> Self {
+        let mut lasting = self.without_gone(there, NicAddress::is_passing);
+        lasting.addresses.retain(|address| !address.is_passing());
+        lasting.routes.retain(|route| !route.is_passing());
+        lasting
+    }
+
+    /// Whether anything of it is there for a time only.
+    #[must_use]
+    pub fn has_passing(&self) -> bool {
+        self.addresses.iter().any(NicAddress::is_passing) || self.routes.iter().any(NicRoute::is_passing)
+    }
+
+    /// Whether anything of it was leased.
+    #[must_use]
+    pub fn has_leases(&self) -> bool {
+        self.addresses.iter().any(NicAddress::is_leased) || self.routes.iter().any(NicRoute::is_dhcp)
+    }
+
+    /// Notes which leases were renewed on the link that has them now, and drops those that were let go there.
+    pub fn follow_leases(&mut self, there: &NicConfig) {
+        let mut now = self.without_gone(there, NicAddress::is_leased);
+        let present: HashSet<RouteKey> = there.routes.iter().map(|route| route.key(there.link.ifindex)).collect();
+        now.routes.retain(|route| !route.is_dhcp() || present.contains(&route.key(self.link.ifindex)));
+        let later = there.taken_at.saturating_sub(self.taken_at);
+        for address in now.addresses.iter_mut().filter(|address| address.is_leased()) {
+            let found = there.addresses.iter().find(|found| found.address() == address.address());
+            let ends_otherwise = |found: &&NicAddress| !end_together(address.ends_at(self.taken_at), found.ends_at(there.taken_at));
+            if let Some(found) = found.filter(ends_otherwise) {
+                *address = found.as_read_earlier(later);
+            }
+        }
+        *self = now;
+    }
+
+    /// Without addresses of a kind that a link does not have any more, and without what the kernel takes away with them, or would not make without them.
+    fn without_gone(&self, there: &NicConfig, of_kind: impl Fn(&NicAddress) -> bool) -> Self {
+        let mut config = self.clone();
+        let present: HashSet<_> = there.addresses.iter().filter_map(NicAddress::address).collect();
+        let is_gone = |address: &NicAddress| of_kind(address) && address.address().is_some_and(|value| !present.contains(&value));
+        let (gone, kept): (Vec<NicAddress>, Vec<NicAddress>) = config.addresses.into_iter().partition(is_gone);
+        config.addresses = kept;
+        if gone.is_empty() {
+            return config;
+        }
+        let others: Vec<&NicAddress> = config.addresses.iter().chain(&there.addresses).collect();
+        let lost = |hop: IpAddr| gone.iter().any(|address| address.reaches(hop)) && !others.iter().any(|address| address.reaches(hop));
+        let is_source = |ip: IpAddr| {
+            let is_it = |address: &NicAddress| address.address().is_some_and(|value| value.ip() == ip);
+            gone.iter().any(is_it) && !others.iter().any(|address| is_it(address))
+        };
+        let of_gone =
+            |route: &NicRoute| gone.iter().any(|address| route.is_of(address)) && !others.iter().any(|address| route.is_of(address));
+        config.nexthops.retain(|object| !object.gateway().is_some_and(lost));
+        let lacks_object = |route: &NicRoute| {
+            route.nexthop().is_some_and(|id| self.nexthops.iter().any(|o| o.id() == id) && !config.nexthops.iter().any(|o| o.id() == id))
+        };
+        let leans = |route: &NicRoute| {
+            of_gone(route) || route.source().is_some_and(is_source) || route.gateways().into_iter().any(lost) || lacks_object(route)
+        };
+        let (leaning, standing): (Vec<NicRoute>, Vec<NicRoute>) = config.routes.into_iter().partition(leans);
+        config.routes = standing;
+        config.leading.retain(|route| !leans(route));
+        // The kernel made another one for the next address of that network.
+        let places: HashSet<RouteSlot> = leaning.iter().filter(|route| route.is_kernel_made()).map(NicRoute::slot).collect();
+        let instead = there.routes.iter().filter(|route| route.is_kernel_made() && places.contains(&route.slot()));
+        config.routes.extend(instead.map(|route| route.on_link(there.link.ifindex, self.link.ifindex)));
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::nic::given::tests::address;
+    use crate::model::nic::replaced::tests::{config, route};
+    use crate::model::nic::{Attribute, Message};
+
+    const BOOT: u8 = 3;
+
+    const KERNEL: u8 = 2;
+    const DHCP: u8 = 16;
+
+    /// The network of the tests' addresses, by this one of them.
+    fn network(link: u32, source: u8) -> NicRoute {
+        let attributes =
+            vec![Attribute(1, vec![10, 0, 0, 0]), Attribute(4, link.to_ne_bytes().to_vec()), Attribute(7, vec![10, 0, 0, source])];
+        NicRoute::new(Message { header: vec![2, 24, 0, 0, 254, KERNEL, 253, 1, 0, 0, 0, 0], attributes }).unwrap()
+    }
+
+    fn leased(last: u8, link: u32, routes: &[NicRoute]) -> NicConfig {
+        NicConfig { addresses: vec![address(last, Some(100))], ..config(link, routes.to_vec()) }
+    }
+
+    #[test]
+    fn what_leans_on_a_lease_goes_with_it() {
+        let found = leased(2, 2, &[network(2, 2), route(2, 1, 50, BOOT), route(2, 1, 60, DHCP)]);
+        let there = leased(2, 7, &[network(7, 2)]);
+        assert_eq!(found.lasting(&there), NicConfig { addresses: Vec::new(), ..config(2, vec![network(2, 2), route(2, 1, 50, BOOT)]) });
+        // Let go, and with it its network, and what cannot be reached without it.
+        assert_eq!(found.lasting(&config(7, Vec::new())), config(2, Vec::new()));
+        // Another one of the same network: the way by it is as good as before, and its network is wished instead.
+        let there = leased(3, 7, &[network(7, 3)]);
+        assert_eq!(found.lasting(&there), config(2, vec![route(2, 1, 50, BOOT), network(2, 3)]));
+        // As with one that lasts.
+        let both = NicConfig { addresses: vec![address(2, Some(100)), address(3, None)], ..found.clone() };
+        let there = NicConfig { addresses: vec![address(3, None)], ..config(7, vec![network(7, 3)]) };
+        assert_eq!(both.lasting(&there).routes, [route(2, 1, 50, BOOT), network(2, 3)]);
+    }
+
+    #[test]
+    fn leases_are_followed() {
+        let found = NicConfig { taken_at: 1000, ..leased(2, 2, &[network(2, 2), route(2, 1, 50, BOOT), route(2, 1, 60, DHCP)]) };
+        let followed = |there: &NicConfig| {
+            let mut config = found.clone();
+            config.follow_leases(there);
+            config
+        };
+        let there = NicConfig { taken_at: 1050, ..leased(2, 7, &[network(7, 2), route(7, 1, 60, DHCP)]) };
+        assert_eq!(followed(&there), found, "it ends 50 s later, which is not worth a word");
+        let renewed = NicConfig { taken_at: 1090, ..there.clone() };
+        assert_eq!(followed(&renewed), NicConfig { addresses: vec![address(2, Some(190))], ..found.clone() });
+        let without_route = NicConfig { routes: vec![network(7, 2)], ..there.clone() };
+        assert_eq!(followed(&without_route).routes, [network(2, 2), route(2, 1, 50, BOOT)], "only the route of the lease was let go");
+        assert_eq!(followed(&config(7, Vec::new())), NicConfig { taken_at: 1000, ..config(2, Vec::new()) });
+        assert!(found.has_leases() && !followed(&config(7, Vec::new())).has_leases());
+    }
+}
