@@ -241,25 +241,56 @@ impl Drop for Disturber<'_> {
     }
 }
 
+/// Does something again and again on a thread of its own, as long as this runs.
+fn while_disturbed(disturb: impl Fn() + Sync, then: impl FnOnce()) {
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _disturber = Disturber(&ends);
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                disturb();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        then();
+    });
+}
+
 /// The host is better off without what somebody undoes as often as it is put right.
 #[test]
 fn flows_that_somebody_removes_all_the_time() {
     let host = Host::new();
     let bed = Bed::new(&host);
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let disturber = Disturber(&ends);
-        scope.spawn(|| {
-            while !ends.load(Ordering::Relaxed) {
-                let _its_outcome_does_not_matter =
-                    host.command("", "ovs-ofctl").args(["--timeout=10", "-O", "OpenFlow15", "del-flows", "br-int"]).output();
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        });
+    let disturb = || {
+        let _its_outcome_does_not_matter =
+            host.command("", "ovs-ofctl").args(["--timeout=10", "-O", "OpenFlow15", "del-flows", "br-int"]).output();
+    };
+    while_disturbed(disturb, || {
         wait_for(&bed.etcd, "RETRYING", "CONTENDED", "everything was undone");
         wait_plain(&host, "nic0", &bed.before);
         wait_reachable(&host, &bed.nic, "while somebody removes flows");
-        drop(disturber);
+    });
+    wait_attached(&bed.etcd, &["nic0"]);
+    bed.given_back();
+}
+
+/// Who takes an address from the port as often as it is put back has not taken it from the host.
+#[test]
+fn an_address_that_somebody_takes_all_the_time() {
+    let host = Host::new();
+    let bed = Bed::new(&host);
+    let disturb = || {
+        // By the port's own index: the NIC may have its name by the time.
+        let shown = host.try_run("ip -d -j link show dev nic0").unwrap_or_default();
+        let links: Vec<Value> = serde_json::from_str(&shown).unwrap_or_default();
+        if let Some(port) = links.iter().find(|link| link["linkinfo"]["info_kind"] == "tun") {
+            let _it_may_be_gone = host.try_run(&format!("ip address del 10.199.0.2/24 dev if{}", port["ifindex"]));
+        }
+    };
+    while_disturbed(disturb, || {
+        wait_for(&bed.etcd, "RETRYING", "CONTENDED", "everything was undone");
+        wait_plain(&host, "nic0", &bed.before);
+        wait_reachable(&host, &bed.nic, "while somebody takes an address from the port");
     });
     wait_attached(&bed.etcd, &["nic0"]);
     bed.given_back();

@@ -442,8 +442,8 @@ impl Handover {
         }
     }
 
-    /// What was changed while it was attached goes back with it. A port that lost everything says nothing. What is returned could not be written: to give
-    /// a NIC back matters more than a note of it, and without one the way back is found as well.
+    /// What was changed while it was attached goes back with it, and what was taken from the port does, too: a look would have put it back. What is returned
+    /// could not be written: to give a NIC back matters more than a note of it, and without one the way back is found as well.
     fn mark_detaching(&mut self, name: &str, seen: &Seen) -> Result<Option<Journal>, HandoverError> {
         let missing = || HandoverError::NotAsWished(format!("note the way back of {name}: the journal is gone"));
         let mut journal = seen.journal.clone().ok_or_else(missing)?;
@@ -457,7 +457,7 @@ impl Handover {
             let live = self.for_journal(name, live)?;
             if difference(&journal.config, &live, true).has_some {
                 journal.given = Given::default();
-                journal.config = live;
+                journal.config = journal.config.kept_with(&live);
                 journal.config.link.up = true;
             }
         }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::model::nic::address::end_together;
 use crate::model::nic::route::RouteKey;
-use crate::model::nic::{NicAddress, NicConfig, NicRoute, RouteSlot};
+use crate::model::nic::{Difference, NicAddress, NicConfig, NicRoute, RouteSlot, difference};
 
 impl NicConfig {
     /// Without addresses and routes that are there for a time only. Those come along on a move; afterwards they are renewed, or let go, by whoever gave them.
@@ -81,6 +81,43 @@ impl NicConfig {
         config.routes.extend(instead.map(|route| route.on_link(there.link.ifindex, self.link.ifindex)));
         config
     }
+
+    /// What is there now, and of this what does not end by itself and is gone: what a repair would put back. In whose place something else stands now is
+    /// not wished any more.
+    #[must_use]
+    pub fn kept_with(&self, there: &NicConfig) -> NicConfig {
+        let wish = self.with_replaced_routes(&[there]).as_ref().unwrap_or(self).lasting(there);
+        let missing = difference(&wish, there, false);
+        let mut kept = there.clone();
+        if missing.is_whole() {
+            return kept;
+        }
+        kept.addresses = in_order(&wish, there);
+        kept.take_missing_routes(&wish, &missing);
+        kept.neighbours.extend(missing.missing_neighbours);
+        // What is missing may have gone with a setting, as IPv6 addresses do; and without its settings it could not come back.
+        (kept.sysctls, kept.link.mtu, kept.link.up) = (wish.sysctls, wish.link.mtu, wish.link.up);
+        kept
+    }
+
+    fn take_missing_routes(&mut self, wish: &NicConfig, missing: &Difference) {
+        let (from, to) = (wish.link.ifindex, self.link.ifindex);
+        let anew: HashSet<u32> = missing.missing_nexthops.iter().map(super::NicNexthop::id).collect();
+        self.nexthops.retain(|object| !anew.contains(&object.id()));
+        self.nexthops.extend(missing.missing_nexthops.iter().cloned());
+        let routes = &missing.missing_routes;
+        let led = wish.leading.iter().filter(|leading| routes.iter().any(|route| route.key(from) == leading.key(from)));
+        self.leading.extend(led.map(|route| route.on_link(from, to)));
+        self.routes.extend(routes.iter().map(|route| route.on_link(from, to)));
+    }
+}
+
+/// The addresses of both, those of the wish in its order, and as they are there now where they are: the first one of a network is the one that the host uses.
+fn in_order(wish: &NicConfig, there: &NicConfig) -> Vec<NicAddress> {
+    let now = |address: &NicAddress| there.addresses.iter().find(|found| found.address() == address.address()).unwrap_or(address).clone();
+    let wished: HashSet<_> = wish.addresses.iter().filter_map(NicAddress::address).collect();
+    let more = there.addresses.iter().filter(|address| address.address().is_none_or(|value| !wished.contains(&value)));
+    wish.addresses.iter().map(now).chain(more.cloned()).collect()
 }
 
 #[cfg(test)]
@@ -91,6 +128,42 @@ mod tests {
     use crate::model::nic::{Attribute, Message};
 
     const BOOT: u8 = 3;
+
+    #[test]
+    fn what_lasts_and_is_gone_is_kept_in_its_order() {
+        let found = NicConfig {
+            addresses: vec![address(2, None), address(3, None), address(4, Some(100))],
+            sysctls: [("ipv6/disable_ipv6".to_owned(), "0".to_owned())].into(),
+            ..config(2, vec![route(2, 1, 50, BOOT)])
+        };
+        let there = NicConfig {
+            addresses: vec![address(3, None), address(9, None)],
+            sysctls: [("ipv6/disable_ipv6".to_owned(), "1".to_owned())].into(),
+            ..config(7, vec![route(7, 3, 60, BOOT)])
+        };
+        let kept = found.kept_with(&there);
+        assert_eq!(kept.addresses, [address(2, None), address(3, None), address(9, None)]);
+        assert_eq!(kept.routes, [route(7, 3, 60, BOOT), route(7, 1, 50, BOOT)]);
+        assert_eq!((kept.link.ifindex, kept.sysctls), (7, found.sysctls));
+    }
+
+    #[test]
+    fn where_nothing_is_gone_it_is_what_is_there() {
+        let found = NicConfig { addresses: vec![address(2, None), address(4, Some(100))], ..config(2, vec![route(2, 1, 50, BOOT)]) };
+        let there = NicConfig {
+            addresses: vec![address(2, None), address(9, None)],
+            sysctls: [("ipv4/rp_filter".to_owned(), "2".to_owned())].into(),
+            ..config(7, vec![route(7, 1, 50, BOOT), route(7, 3, 60, BOOT)])
+        };
+        assert_eq!(found.kept_with(&there), there);
+    }
+
+    #[test]
+    fn what_took_the_place_of_a_route_is_there_alone() {
+        let found = config(2, vec![route(2, 1, 50, BOOT)]);
+        let there = config(7, vec![route(7, 3, 50, BOOT)]);
+        assert_eq!(found.kept_with(&there), there);
+    }
 
     const KERNEL: u8 = 2;
     const DHCP: u8 = 16;
@@ -113,6 +186,7 @@ mod tests {
         assert_eq!(found.lasting(&there), NicConfig { addresses: Vec::new(), ..config(2, vec![network(2, 2), route(2, 1, 50, BOOT)]) });
         // Let go, and with it its network, and what cannot be reached without it.
         assert_eq!(found.lasting(&config(7, Vec::new())), config(2, Vec::new()));
+        assert_eq!(found.kept_with(&config(7, Vec::new())), config(7, Vec::new()));
         // Another one of the same network: the way by it is as good as before, and its network is wished instead.
         let there = leased(3, 7, &[network(7, 3)]);
         assert_eq!(found.lasting(&there), config(2, vec![route(2, 1, 50, BOOT), network(2, 3)]));
