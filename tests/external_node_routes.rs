@@ -16,6 +16,8 @@ fn a_group_of_nexthops_outlives_the_switch() {
     host.run("ip nexthop add id 7 via 10.199.0.1 dev nic0");
     host.run("ip nexthop add id 10 group 7");
     host.run("ip route add default nhid 10");
+    host.run("ip nexthop add id 11 group 7 type resilient buckets 8 idle_timer 60");
+    host.run("ip route add 10.75.0.0/16 nhid 11");
     let before = settled_shape(&host, "nic0");
     let nexthops = || host.run("ip nexthop show");
     let nexthops_before = nexthops();

@@ -25,6 +25,7 @@ pub mod difference;
 pub mod given;
 mod lasting;
 pub mod message;
+mod nexthop;
 mod replaced;
 pub mod route;
 
@@ -36,7 +37,8 @@ pub use address::NicAddress;
 pub use difference::{Difference, difference};
 pub use given::Given;
 pub use message::{Attribute, Message};
-pub use route::{NicNexthop, NicRoute, RouteSlot};
+pub use nexthop::NicNexthop;
+pub use route::{NicRoute, RouteSlot};
 
 use crate::model::{IfIndex, InterfaceAddress, MacAddr};
 

@@ -6,6 +6,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Attribute(pub u16, #[serde(with = "hex::serde")] pub Vec<u8>);
 
+impl Attribute {
+    /// As it stands in a message.
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        let length = u16::try_from(4 + self.1.len()).unwrap_or(u16::MAX);
+        let mut bytes = [length.to_ne_bytes(), self.0.to_ne_bytes()].concat();
+        bytes.extend(self.1);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+}
+
 /// Header and attributes, in the order of the message. Written as JSON with bytes in hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {

@@ -1,4 +1,4 @@
-//! Routes and nexthop objects with all their attributes (`struct rtmsg` and `RTA_*`, `struct nhmsg` and `NHA_*`).
+//! Routes with all their attributes (`struct rtmsg` and `RTA_*`).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ const RTPROT_DHCP: u8 = 16;
 const RTN_UNICAST: u8 = 1;
 const RTM_F_CLONED: u32 = 0x200;
 /// The only flag of a nexthop that people give.
-const ONLINK: u32 = 4;
+pub(super) const ONLINK: u32 = 4;
 /// Ticks of `rta_cacheinfo.rta_expires` in a second (`USER_HZ`).
 const TICKS: u32 = 100;
 /// `struct rtnexthop`: length, flags, hops, index.
@@ -334,7 +334,7 @@ fn gateway(attributes: &[Attribute]) -> Option<IpAddr> {
 }
 
 /// The attributes in a run of them.
-fn split(mut bytes: &[u8]) -> Vec<Attribute> {
+pub(super) fn split(mut bytes: &[u8]) -> Vec<Attribute> {
     let mut found = Vec::new();
     while bytes.len() >= 4 {
         let length = usize::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
@@ -386,128 +386,18 @@ impl fmt::Display for NicRoute {
 
 super::message_json!(NicRoute, NicRoute::new);
 
-const NHA_ID: u16 = 1;
-const NHA_GROUP: u16 = 2;
-const NHA_GROUP_TYPE: u16 = 3;
-const NHA_OIF: u16 = 5;
-const NHA_GATEWAY: u16 = 6;
-const NHA_ENCAP: u16 = 8;
-const NHA_FDB: u16 = 11;
-/// `NLA_F_NESTED`, which the kernel leaves out when it tells, and asks for.
-const NESTED: u16 = 0x8000;
-/// Length of `struct nexthop_grp`, which begins with the member's number.
-const GROUP_ENTRY: usize = 8;
-/// Places in `struct nhmsg`.
-const NH_SCOPE: usize = 1;
-const NH_FLAGS: usize = 4;
-
-/// A nexthop object that leads through the NIC, or a group with one that does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NicNexthop(Message);
-
-impl NicNexthop {
-    /// Wraps an `RTM_NEWNEXTHOP`.
-    #[must_use]
-    pub fn new(message: Message) -> Option<Self> {
-        (message.header.len() == 8 && message.number(NHA_ID).is_some()).then_some(Self(message))
-    }
-
-    /// Its number.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.0.number(NHA_ID).unwrap_or_default()
-    }
-
-    /// Whether it leads through this link.
-    #[must_use]
-    pub fn leads_through(&self, link: u32) -> bool {
-        self.0.number(NHA_OIF) == Some(link)
-    }
-
-    /// The gateway that the kernel looks for among the neighbours of the link.
-    #[must_use]
-    pub fn gateway(&self) -> Option<IpAddr> {
-        let is_sought = number_at(&self.0.header, NH_FLAGS).unwrap_or_default() & ONLINK == 0;
-        self.0.attribute(NHA_GATEWAY).filter(|_| is_sought).and_then(ip)
-    }
-
-    /// The numbers of a group's members; none where it is no group.
-    #[must_use]
-    pub fn members(&self) -> Vec<u32> {
-        self.entries().filter_map(|entry| number_at(entry, 0)).collect()
-    }
-
-    fn entries(&self) -> impl Iterator<Item = &[u8]> {
-        self.0.attribute(NHA_GROUP).unwrap_or_default().chunks_exact(GROUP_ENTRY)
-    }
-
-    /// A group with those of its members only that are there.
-    #[must_use]
-    pub fn with_members(&self, are_there: impl Fn(u32) -> bool) -> Self {
-        let mut message = self.0.clone();
-        let entries = self.entries().filter(|entry| number_at(entry, 0).is_some_and(&are_there));
-        message.set(NHA_GROUP, entries.flatten().copied().collect());
-        Self(message)
-    }
-
-    /// The message that makes it lead through another link; routes that use it follow. A group leads where its members do.
-    #[must_use]
-    pub fn to_add(&self, to: IfIndex) -> Message {
-        let mut message = self.0.clone();
-        if message.attribute(NHA_GROUP).is_some() {
-            // The kernel tells more of a group than it takes.
-            message.attributes.retain(|attribute| [NHA_ID, NHA_GROUP, NHA_GROUP_TYPE, NHA_FDB].contains(&attribute.0));
-            return message;
-        }
-        // `RTNH_F_…`, of which only this one is given.
-        let flags = number_at(&message.header, NH_FLAGS).unwrap_or_default();
-        message.set_header_number(NH_FLAGS, flags & ONLINK);
-        if let Some(scope) = message.header.get_mut(NH_SCOPE) {
-            // Told, but refused when given.
-            *scope = 0;
-        }
-        message.attributes.iter_mut().filter(|attribute| attribute.0 == NHA_ENCAP).for_each(|attribute| attribute.0 |= NESTED);
-        message.set(NHA_OIF, to.get().to_ne_bytes().to_vec());
-        message
-    }
-
-    /// What must be equal for two objects to need no repair.
-    #[must_use]
-    pub fn key(&self) -> (Vec<u8>, Vec<Attribute>) {
-        let mut message = self.0.clone();
-        let flags = number_at(&message.header, NH_FLAGS).unwrap_or_default();
-        message.set_header_number(NH_FLAGS, flags & ONLINK);
-        message.drop_attributes(&[NHA_OIF]);
-        message.attributes.sort();
-        (message.header, message.attributes)
-    }
-}
-
-impl fmt::Display for NicNexthop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nexthop {}", self.id())
-    }
-}
-
-super::message_json!(NicNexthop, NicNexthop::new);
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// The kernel told of these by `ip route add 10.55.0.0/16 nhid 12`, where the object 12 has an encapsulation.
     #[test]
-    fn an_encapsulation_goes_with_its_nexthop_object() {
+    fn what_a_nexthop_object_tells_is_left_to_it() {
         let attribute = |kind: u16, value: &[u8]| Attribute(kind, value.to_vec());
         let own = [attribute(RTA_NH_ID, &12u32.to_ne_bytes()), attribute(RTA_TABLE, &254u32.to_ne_bytes())];
         let told =
             [attribute(RTA_OIF, &2u32.to_ne_bytes()), attribute(RTA_ENCAP_TYPE, &[2, 0]), attribute(RTA_ENCAP, &[8, 0, 1, 0, 0, 0, 0, 9])];
         let route = NicRoute::new(Message { header: vec![2; HEADER], attributes: [own.to_vec(), told.to_vec()].concat() }).unwrap();
-        let to = IfIndex::new(7).unwrap();
-        assert_eq!(route.to_add(2, to, 0).attributes, own, "refused beside a nexthop object");
-        let attributes = vec![attribute(NHA_ID, &12u32.to_ne_bytes()), attribute(NHA_ENCAP, &[8, 0, 1, 0, 0, 0, 0, 9])];
-        let object = NicNexthop::new(Message { header: vec![0; 8], attributes }).unwrap();
-        let nested: Vec<u16> = object.to_add(to).attributes.iter().map(|attribute| attribute.0).collect();
-        assert_eq!(nested, [NHA_ID, NHA_ENCAP | NESTED, NHA_OIF]);
+        assert_eq!(route.to_add(2, IfIndex::new(7).unwrap(), 0).attributes, own, "refused beside a nexthop object");
     }
 }
