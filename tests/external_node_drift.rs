@@ -29,6 +29,7 @@ impl<'h> Bed<'h> {
         }
         host.run("ip -6 route add default via fd99:199::1 dev nic0 metric 77");
         let before = settled_shape(host, "nic0");
+        host.run("sysctl -q -w net.ipv6.conf.nic0.mtu=1350");
         let (ovs, etcd) = (host.start_ovs(), host.start_etcd());
         let agent = agent(host).started();
         wish(&etcd, &json!([{"name": "nic0", "ips": ["10.199.0.2"]}]));
@@ -49,6 +50,7 @@ impl<'h> Bed<'h> {
         self.nic.passes_all_but(self.port, &[]);
         assert!(!self.host.run("ip address show dev nic0~").contains("inet"), "{what}");
         assert_eq!(self.mtus(), [json!(1400), json!(1400)], "{what}");
+        assert_eq!(self.ipv6_mtu(), "1350", "{what}");
         assert_eq!(link(self.host, "nic0")["address"], link(self.host, "nic0~")["address"], "{what}");
     }
 
@@ -56,11 +58,16 @@ impl<'h> Bed<'h> {
         ["nic0", "nic0~"].map(|name| link(self.host, name)["mtu"].clone()).into()
     }
 
+    fn ipv6_mtu(&self) -> String {
+        self.host.run("sysctl -n net.ipv6.conf.nic0.mtu").trim().to_owned()
+    }
+
     fn given_back(self) {
         unwish(&self.etcd);
         wait_given_back(self.host, &self.etcd, "nic0", &self.before);
         self.nic.passes_all_but(5999, &[]);
         assert_eq!(link(self.host, "nic0")["mtu"], 1400);
+        assert_eq!(self.ipv6_mtu(), "1350");
     }
 }
 
@@ -181,6 +188,8 @@ fn a_nic_that_comes_back_after_it_was_given_up() {
             std::fs::read_dir(bed.agent.state_dir().join("nic"))
                 .is_ok_and(|all| all.flatten().all(|entry| entry.path().extension().is_some_and(|ending| ending == "lock")))
         });
+        // The kernel takes the link's own as soon as there is a carrier.
+        host.run("sysctl -q -w net.ipv6.conf.nic0.mtu=1350");
         wish(&bed.etcd, &json!([{"name": "nic0", "ips": ["10.199.0.2"]}]));
         wait_attached(&bed.etcd, &["nic0"]);
     }

@@ -40,6 +40,7 @@ impl Bed {
         bed.set("ipv4/conf/nic0/rp_filter", "2");
         bed.set("ipv6/conf/nic0/accept_ra", "2");
         bed.set("ipv6/conf/nic0/addr_gen_mode", "0");
+        bed.set("ipv6/conf/nic0/mtu", "1300");
         for address in [
             "10.0.0.2/24 brd 10.0.0.255",
             "10.0.0.3/24",

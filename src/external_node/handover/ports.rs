@@ -111,13 +111,12 @@ impl Handover {
     }
 
     pub(super) fn mend_links(&mut self, nic: &NicLink, port: &NicLink, journal: &Journal) -> Result<(), HandoverError> {
-        let mtu = journal.config.link.mtu;
         self.kernel.set_up(nic, true)?;
         if let Some(mac) = journal.nic.mac().filter(|_| nic.mac != journal.nic.mac) {
             self.kernel.set_mac(nic, mac)?;
         }
-        for link in [nic, port].into_iter().filter(|link| link.mtu != mtu) {
-            self.kernel.set_mtu(link, mtu)?;
+        for link in [nic, port].into_iter().filter(|link| link.mtu != journal.config.link.mtu) {
+            self.kernel.set_mtu(link, &journal.config)?;
         }
         Ok(())
     }

@@ -155,12 +155,14 @@ impl NicKernel {
         write::set_link(self, link, None, Some(up)).map_err(|failure| failure.attempting(format!("set {} up or down", link.name)))
     }
 
-    /// Sets a link's MTU (bytes).
+    /// Sets a link's MTU (bytes), and that of its IPv6, as a configuration has them.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn set_mtu(&mut self, link: &NicLink, mtu: u32) -> Result<(), KernelError> {
-        write::set_link(self, link, Some(mtu), None).map_err(|failure| failure.attempting(format!("set the MTU of {} to {mtu}", link.name)))
+    pub fn set_mtu(&mut self, link: &NicLink, wish: &NicConfig) -> Result<(), KernelError> {
+        let mtu = wish.link.mtu;
+        let set = write::set_link(self, link, Some(mtu), None).and_then(|()| write::restrict_ipv6(self, wish, link));
+        set.map_err(|failure| failure.attempting(format!("set the MTU of {} to {mtu}", link.name)))
     }
 
     /// Sets a link's hardware address.

@@ -13,7 +13,7 @@ use crate::linux::nic::sysctl::ADDR_GEN_MODE;
 use crate::linux::nic::{NicKernel, guard, order, read, sysctl};
 use crate::linux::socket::Failure;
 use crate::linux::{KernelError, LinkChange, encode};
-use crate::model::nic::difference::STABLE_SECRET;
+use crate::model::nic::difference::{IPV6_MTU, STABLE_SECRET};
 use crate::model::nic::{Difference, Message, NicAddress, NicConfig, NicLink, NicNexthop, NicRoute, difference};
 use crate::model::{IfIndex, MacAddr};
 
@@ -37,7 +37,7 @@ pub(super) fn put(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink, labe
     let differing = difference(wish, &there, labels);
     let duplicates = duplicates(kernel, &differing, link, labels)?;
     let age = read::uptime().saturating_sub(wish.taken_at);
-    prepare(kernel, link, &differing).map_err(|failure| failure.attempting(attempting("prepare")))?;
+    prepare(kernel, wish, link, &differing).map_err(|failure| failure.attempting(attempting("prepare")))?;
     let mut problems = Problems::default();
     // IPv4 labels are made anew, in the order of the wish: each goes to the end of its subnet's addresses.
     let relabelled = differing.mislabelled_addresses.iter().flat_map(|address| {
@@ -75,7 +75,7 @@ fn duplicates<'d>(
 }
 
 /// What must stand before addresses can.
-fn prepare(kernel: &mut NicKernel, link: &NicLink, differing: &Difference) -> Result<(), Failure> {
+fn prepare(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink, differing: &Difference) -> Result<(), Failure> {
     // Before the settings: one of them is an MTU of IPv6 that must not be larger.
     set_link(kernel, link, differing.mtu, None)?;
     // No link-local by the kernel, from the moment when IPv6 is on: it would be tried on the network first, where the NIC itself would answer.
@@ -93,7 +93,19 @@ fn prepare(kernel: &mut NicKernel, link: &NicLink, differing: &Difference) -> Re
     if let Some((_, error)) = refused.into_iter().find(|(path, _)| path == DISABLE_IPV6) {
         return Err(error.into());
     }
-    set_link(kernel, link, None, differing.up)
+    set_link(kernel, link, None, differing.up)?;
+    if differing.mtu.is_some() || differing.up.is_some() || !differing.sysctls.is_empty() {
+        restrict_ipv6(kernel, wish, link)?;
+    }
+    Ok(())
+}
+
+/// Sets the MTU of IPv6, where it is smaller than the link's: it became that with each change of the link's own, and whenever the link or IPv6 on it came up.
+pub(super) fn restrict_ipv6(kernel: &mut NicKernel, wish: &NicConfig, link: &NicLink) -> Result<(), Failure> {
+    if let Some(mtu) = wish.sysctls.get(IPV6_MTU).filter(|mtu| **mtu != wish.link.mtu.to_string()) {
+        let _told_as_a_difference = sysctl::write(kernel, &link.name, &[(IPV6_MTU.to_owned(), mtu.clone())])?;
+    }
+    Ok(())
 }
 
 /// Waits until every wished address can be used: the kernel takes even those that need no duplicate address detection into use a little later, and

@@ -10,6 +10,9 @@ use crate::model::nic::{Message, NicAddress, NicConfig, NicNexthop, NicRoute};
 /// From what the kernel makes addresses that do not tell the hardware address. It cannot be read where there is none, and is told to nobody.
 pub const STABLE_SECRET: &str = "ipv6/stable_secret";
 
+/// The MTU of IPv6, which is at most that of the link.
+pub const IPV6_MTU: &str = "ipv6/mtu";
+
 /// Place of the link's index in `struct ndmsg`.
 const NEIGHBOUR_INDEX: usize = 4;
 

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 
 use crate::model::nic::address::end_together;
+use crate::model::nic::difference::IPV6_MTU;
 use crate::model::nic::route::RouteKey;
 use crate::model::nic::{Difference, NicAddress, NicConfig, NicRoute, RouteSlot, difference};
 
@@ -89,6 +90,10 @@ impl NicConfig {
         let wish = self.with_replaced_routes(&[there]).as_ref().unwrap_or(self).lasting(there);
         let missing = difference(&wish, there, false);
         let mut kept = there.clone();
+        // The kernel takes that of the link in its place with every change of the link's, which is nobody's wish.
+        if let Some(mtu) = wish.sysctls.get(IPV6_MTU).filter(|_| there.sysctls.get(IPV6_MTU) == Some(&there.link.mtu.to_string())) {
+            kept.sysctls.insert(IPV6_MTU.to_owned(), mtu.clone());
+        }
         if missing.is_whole() {
             return kept;
         }
