@@ -11,7 +11,6 @@ mod client;
 mod dpctl;
 mod dump;
 mod error;
-pub mod fake;
 mod flows;
 mod frame;
 mod glance;
