@@ -3,9 +3,6 @@
 mod node_support;
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
 use node_support::*;
 use serde_json::{Value, json};
 use support::{Agent, Etcd, Host, NETWORK, Nic, Ovs, eventually, eventually_eq};
@@ -224,7 +221,15 @@ fn ports_bridge_and_flows() {
         bed.ovs.vsctl(change);
         bed.is_repaired(before, change);
     }
+    // A second interface makes it a bond, which no flow knows.
+    for port in ["nic0", "nic0~"] {
+        let before = repairs(&bed.agent);
+        bed.ovs.vsctl(&format!("--id=@i create interface name=more0 type=internal -- add port {port} interfaces @i"));
+        bed.is_repaired(before, &format!("a second interface of {port}"));
+    }
     for change in [
+        "mod-port br-int UPLINK no-forward".to_owned(),
+        "mod-port br-int nic0 no-receive".to_owned(),
         "del-flows br-int".to_owned(),
         "--strict del-flows br-int table=205,priority=200,in_port=UPLINK".to_owned(),
         // Under the same cookie.
@@ -241,44 +246,19 @@ fn ports_bridge_and_flows() {
     bed.given_back();
 }
 
-/// Ends with the value, also when the test fails.
-struct Disturber<'a>(&'a AtomicBool);
-
-impl Drop for Disturber<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Does something again and again on a thread of its own, as long as this runs.
-fn while_disturbed(disturb: impl Fn() + Sync, then: impl FnOnce()) {
-    let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let _disturber = Disturber(&ends);
-        scope.spawn(|| {
-            while !ends.load(Ordering::Relaxed) {
-                disturb();
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        });
-        then();
-    });
-}
-
 /// The host is better off without what somebody undoes as often as it is put right.
 #[test]
 fn flows_that_somebody_removes_all_the_time() {
     let host = Host::new();
     let bed = Bed::new(&host);
-    let disturb = || {
-        let _its_outcome_does_not_matter =
-            host.command("", "ovs-ofctl").args(["--timeout=10", "-O", "OpenFlow15", "del-flows", "br-int"]).output();
-    };
-    while_disturbed(disturb, || {
-        wait_for(&bed.etcd, "RETRYING", "CONTENDED", "everything was undone");
-        wait_plain(&host, "nic0", &bed.before);
-        wait_reachable(&host, &bed.nic, "while somebody removes flows");
-    });
+    while_disturbed(
+        || remove_flows(&host),
+        || {
+            wait_for(&bed.etcd, "RETRYING", "CONTENDED", "everything was undone");
+            wait_plain(&host, "nic0", &bed.before);
+            wait_reachable(&host, &bed.nic, "while somebody removes flows");
+        },
+    );
     wait_attached(&bed.etcd, &["nic0"]);
     bed.given_back();
 }

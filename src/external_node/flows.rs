@@ -8,12 +8,12 @@ use crate::ovs::{Cookie, Flow, FlowDifference, FlowError, FlowSet, FlowSink, OfP
 
 /// The flows between the two ports of one NIC.
 pub trait PairFlows: Send + Sync + 'static {
-    /// Whether they stand, for ports of these numbers (host, uplink); without ports, whether any are left.
+    /// Whether they stand, for ports of these numbers (host, uplink), and the ports let them work; without ports, whether any are left.
     ///
     /// # Errors
     /// When the switch cannot be asked.
     fn stand(&self, nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, FlowsError>;
-    /// Installs them in place of those that stand.
+    /// Installs them in place of those that stand, and opens the ports.
     ///
     /// # Errors
     /// [`FlowsError`].
@@ -80,6 +80,12 @@ impl BridgeFlows {
         Ok(standing.into_iter().map(|found| found.cookie).filter(|cookie| wanted.get(*cookie).is_none()).collect())
     }
 
+    /// Those of the two ports that take nothing, or send nothing, whatever the flows say.
+    fn closed(&self, (host, uplink): (OfPort, OfPort)) -> Result<Vec<OfPort>, FlowsError> {
+        let closed = self.sink.closed_ports().map_err(failed)?;
+        Ok([host, uplink].into_iter().filter(|port| closed.contains(port)).collect())
+    }
+
     fn replace(&self) -> Result<(), FlowsError> {
         let wanted = self.wanted()?;
         self.sink.replace(&wanted).map_err(failed)?;
@@ -92,13 +98,17 @@ impl BridgeFlows {
 impl PairFlows for BridgeFlows {
     fn stand(&self, _nic: &str, ports: Option<(OfPort, OfPort)>) -> Result<bool, FlowsError> {
         match ports {
-            Some(_) => Ok(self.difference()?.is_empty()),
+            Some(ports) => Ok(self.difference()?.is_empty() && self.closed(ports)?.is_empty()),
             None => Ok(!self.left_over()?.is_empty()),
         }
     }
 
-    fn install(&self, _nic: &str, _ports: (OfPort, OfPort)) -> Result<(), FlowsError> {
-        self.replace()
+    fn install(&self, _nic: &str, ports: (OfPort, OfPort)) -> Result<(), FlowsError> {
+        self.replace()?;
+        for port in self.closed(ports)? {
+            self.sink.open_port(port).map_err(failed)?;
+        }
+        Ok(())
     }
 
     fn remove(&self, _nic: &str) -> Result<(), FlowsError> {

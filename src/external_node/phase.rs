@@ -404,6 +404,9 @@ pub fn phase(seen: &Observation) -> Phase {
     }
 }
 
+/// What [`lacks`] says of flows, which all NICs have in common: they are put up for all at once.
+pub const FLOWS_LACK: &str = "its flows are not there, or its ports are closed";
+
 /// What is missing of an attachment, in words.
 #[must_use]
 pub fn lacks(seen: &Observation) -> Vec<&'static str> {
@@ -413,7 +416,7 @@ pub fn lacks(seen: &Observation) -> Vec<&'static str> {
         (seen.holder == NameHolder::NobodyElse, "its port is not there"),
         (seen.rows != Rows::Ready, "its ports in the database are missing or cannot be used"),
         (!seen.links_fit, "its uplink is down or has another hardware address, or a link has another MTU"),
-        (!seen.flows, "its flows are not there"),
+        (!seen.flows, FLOWS_LACK),
         (seen.on_port != Share::All, "settings, addresses or routes are missing on its port"),
         (seen.on_nic != Share::None, "addresses or routes are on the uplink"),
         (seen.guard != seen.guard_needed, "the guard of its uplink is not as it must be"),

@@ -1,8 +1,9 @@
-//! Reads what `ovs-ofctl --no-stats --no-names dump-flows` prints: pure.
+//! Reads what `ovs-ofctl --no-stats --no-names dump-flows` and `dump-ports-desc` print: pure.
 
 use std::collections::BTreeSet;
 
 use super::flows::{Cookie, Flow, FlowSet, OWNER_BITS, Standing};
+use super::view::OfPort;
 
 /// Priority of a flow that does not say one.
 const DEFAULT_PRIORITY: u16 = 32768;
@@ -47,12 +48,25 @@ pub(super) fn in_the_way(standing: &[Standing], owner: u64, wanted: &FlowSet) ->
     standing.iter().find(|standing| standing.cookie.0 & OWNER_BITS != owner && wanted.contains(&key(&standing.flow))).cloned()
 }
 
+/// The ports in this text that take no packets, or send none. Each begins with its number and its name, and says further below how it is set.
+pub(super) fn closed_ports(text: &str) -> BTreeSet<OfPort> {
+    let (mut closed, mut port) = (BTreeSet::new(), None);
+    for line in text.lines().map(str::trim) {
+        if let Some(set) = line.strip_prefix("config:") {
+            let is_closed = set.split_whitespace().any(|word| ["NO_RECV", "NO_FWD"].contains(&word));
+            closed.extend(port.take().filter(|_| is_closed));
+        } else if let Some((number, _)) = line.split_once('(').filter(|(_, rest)| rest.contains("): addr:")) {
+            port = number.parse().ok().and_then(OfPort::new);
+        }
+    }
+    closed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::{AgentLabel, Owner};
     use crate::ovs::flows::PairNumbers;
-    use crate::ovs::view::OfPort;
 
     #[test]
     fn as_it_prints() {
@@ -74,6 +88,15 @@ mod tests {
                 (0, flow(3, 32768, "in_port=1", "resubmit(,4),output:2")),
             ]
         );
+    }
+
+    #[test]
+    fn ports_that_are_closed() {
+        let port =
+            |number: &str, set: &str| format!(" {number}(n): addr:02:00:00:00:00:01\n     config:     {set}\n     state:      LIVE\n");
+        let ports = [port("1", "NO_FWD"), port("2", "PORT_DOWN NO_RECV NO_PACKET_IN"), port("3", "PORT_DOWN"), port("4", "0")];
+        let text = format!("OFPST_PORT_DESC reply (OF1.5) (xid=0x2):\n{}{}", ports.concat(), port("LOCAL", "NO_FWD"));
+        assert_eq!(closed_ports(&text).into_iter().map(|port| port.to_string()).collect::<Vec<_>>(), ["1", "2"]);
     }
 
     #[test]

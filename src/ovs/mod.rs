@@ -1,7 +1,6 @@
 //! Open vSwitch: the ports of NICs in its database, and the flows between them.
 //!
-//! Two narrow contracts, each with a real implementation and a fake for tests: [`Switch`] is the database (bridge, ports, what is remembered
-//! beside them), [`FlowSink`] the flow tables of the bridge. Both block their caller, each call within a limit, and neither chooses, orders or
+//! Two narrow contracts: [`Switch`] is the database (bridge, ports, what is remembered beside them), [`FlowSink`] the flow tables of the bridge. Both block their caller, each call within a limit, and neither chooses, orders or
 //! repeats anything: that is for the external node. What happens without being asked is told to an [`OvsSink`].
 //!
 //! Only what carries our mark is ever changed: ports whose `external_ids` name our label, and flows with our cookie. An outcome that is not known is

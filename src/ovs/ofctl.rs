@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::dump;
 use super::flows::{Cookie, FlowSet, OWNER_BITS, Standing, ZONES};
 use super::transaction::OPENFLOW;
+use super::view::OfPort;
 use crate::model::Owner;
 use crate::program::{self, Failure};
 
@@ -50,7 +51,7 @@ pub enum FlowError {
     },
 }
 
-/// The flow tables of one bridge, as far as flows with our cookie go.
+/// The flow tables of one bridge, as far as flows with our cookie go, and its ports, as far as they let flows work.
 pub trait FlowSink: Send + Sync + 'static {
     /// Puts these flows in the place of all that are ours, in one step: each packet meets the old ones or the new ones. Flows of others stay.
     ///
@@ -69,6 +70,18 @@ pub trait FlowSink: Send + Sync + 'static {
     /// # Errors
     /// [`FlowError`].
     fn standing(&self) -> Result<BTreeSet<Standing>, FlowError>;
+
+    /// The ports of the bridge that were told to take no packets, or to send none (`OFPPC_NO_RECV`, `OFPPC_NO_FWD`): no flow helps there.
+    ///
+    /// # Errors
+    /// [`FlowError`].
+    fn closed_ports(&self) -> Result<BTreeSet<OfPort>, FlowError>;
+
+    /// Lets a port take packets and send them.
+    ///
+    /// # Errors
+    /// [`FlowError`].
+    fn open_port(&self, port: OfPort) -> Result<(), FlowError>;
 
     /// Forgets what is known of connections in our zones: each is new when its next packet comes. A connection that went on elsewhere for a while is
     /// outside of the window that was tracked, and invalid for good.
@@ -161,6 +174,18 @@ impl FlowSink for Ofctl {
 
     fn standing(&self) -> Result<BTreeSet<Standing>, FlowError> {
         Ok(dump::ours(self.dump("read the flows")?, self.owner))
+    }
+
+    fn closed_ports(&self) -> Result<BTreeSet<OfPort>, FlowError> {
+        let text = self.run("read how ports are set", &["--no-names", "dump-ports-desc", &self.bridge], String::new())?;
+        Ok(dump::closed_ports(&text))
+    }
+
+    fn open_port(&self, port: OfPort) -> Result<(), FlowError> {
+        for opens in ["receive", "forward"] {
+            self.run("open a port", &["mod-port", &self.bridge, &port.to_string(), opens], String::new())?;
+        }
+        Ok(())
     }
 
     fn forget_connections(&self) -> Result<(), FlowError> {

@@ -193,7 +193,7 @@ pub(super) fn ours(rows: &Rows, label: &AgentLabel, bridge: &str, known: &KnownR
     let mut peers: BTreeMap<String, (Role, String)> = BTreeMap::new();
     let mut silent = Vec::new();
     for (id, port) in row.ports.iter().filter_map(|id| Some((id, rows.ports.get(id)?))) {
-        let seen = port_view(id, port, port.interfaces.iter().find_map(|id| rows.interfaces.get(id)));
+        let seen = port_view(id, port, &port.interfaces.iter().filter_map(|id| rows.interfaces.get(id)).collect::<Vec<_>>());
         let Some(ids) = ids::read(label, &port.external_ids) else {
             silent.extend(ids::may_be_ours(label, &port.external_ids).then_some(seen));
             continue;
@@ -239,8 +239,11 @@ fn role_of(known: &KnownRows, id: &RowId) -> Option<(Role, String)> {
     })
 }
 
-fn port_view(id: &RowId, port: &PortRow, interface: Option<&InterfaceRow>) -> PortView {
+/// A port of ours has one interface, of its own name. With others beside it, it is a bond, and no flow of ours knows its number.
+fn port_view(id: &RowId, port: &PortRow, interfaces: &[&InterfaceRow]) -> PortView {
+    let interface = interfaces.iter().find(|interface| interface.name == port.name);
     let state = match interface {
+        _ if interfaces.len() > 1 => PortState::Failed(format!("it has {} interfaces", interfaces.len())),
         None => PortState::Pending,
         Some(InterfaceRow { error: Some(error), .. }) => PortState::Failed(error.clone()),
         Some(InterfaceRow { ofport: None, .. }) => PortState::Pending,

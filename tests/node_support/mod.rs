@@ -330,3 +330,33 @@ impl Traffic {
         lost.into_iter().max_by_key(|lost| lost.lost).expect("two of them")
     }
 }
+
+/// Ends with the value, also when the test fails.
+struct Disturber<'a>(&'a AtomicBool);
+
+impl Drop for Disturber<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does something again and again on a thread of its own, as long as this runs.
+pub fn while_disturbed(disturb: impl Fn() + Sync, then: impl FnOnce()) {
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _disturber = Disturber(&ends);
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                disturb();
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        then();
+    });
+}
+
+/// Removes all flows of the bridge, if it can be had.
+pub fn remove_flows(host: &Host) {
+    let _its_outcome_does_not_matter =
+        host.command("", "ovs-ofctl").args(["--timeout=10", "-O", "OpenFlow15", "del-flows", "br-int"]).output();
+}

@@ -138,7 +138,7 @@ mod tests {
         way.take(Step::InstallFlows, &Observation { flows: false, ..ATTACHED });
         let (record, counts) = told(way, None);
         let record = record.unwrap();
-        assert_eq!(record.drift, ["eth0: its flows are not there"]);
+        assert_eq!(record.drift, ["eth0: its flows are not there, or its ports are closed"]);
         assert_eq!(record.steps, [("eth0: install the flows between eth0~ and eth0".to_owned(), "done".to_owned())]);
         assert_eq!(counts, [0, 0, 1]);
     }
