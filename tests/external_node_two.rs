@@ -118,3 +118,30 @@ fn no_nic_waits_for_the_ports_of_another() {
     unwish(&etcd);
     ["nic0", "nic1"].iter().zip(&before).for_each(|(name, before)| wait_given_back(&host, &etcd, name, before));
 }
+
+/// Flows are put up for all at once, by whichever NIC is looked at first; who removes them again and again does it to all.
+#[test]
+fn flows_of_both_that_somebody_removes_all_the_time() {
+    let host = Host::new();
+    let nics = [host.add_nic("nic0", 0), host.add_nic("nic1", 1)];
+    let before = ["nic0", "nic1"].map(|name| settled_shape(&host, name));
+    let _ovs = host.start_ovs();
+    let etcd = host.start_etcd();
+    let _agent = agent(&host).started();
+    wish(&etcd, &json!([{"name": "nic0"}, {"name": "nic1"}]));
+    wait_attached(&etcd, &["nic0", "nic1"]);
+    while_disturbed(
+        || remove_flows(&host),
+        || {
+            eventually_long("both are given back at once", || {
+                let now = status(&etcd);
+                let is_plain = |name: &&str| interface(&now, name)["phase"] == "PLAIN";
+                if now["reason"] == "CONTENDED" && ["nic0", "nic1"].iter().all(is_plain) { Ok(()) } else { Err(now) }
+            });
+            nics.iter().for_each(|nic| wait_reachable(&host, nic, "while somebody removes flows"));
+        },
+    );
+    wait_attached(&etcd, &["nic0", "nic1"]);
+    unwish(&etcd);
+    ["nic0", "nic1"].iter().zip(&before).for_each(|(name, before)| wait_given_back(&host, &etcd, name, before));
+}

@@ -10,7 +10,7 @@ use super::{Nic, NodeController, Trouble, status};
 use crate::external_node::attachment::is_overdue;
 use crate::external_node::handover::{HandoverError, Outcome, Purpose, Seen, notes_of};
 use crate::external_node::journal::Journal;
-use crate::external_node::phase::{Claimed, Goal, JournalState, NicPlace, Observation, Step};
+use crate::external_node::phase::{Claimed, FLOWS_LACK, Goal, JournalState, NicPlace, Observation, Step};
 use crate::linux::nic::NicKernel;
 use crate::model::Reason;
 
@@ -80,7 +80,9 @@ impl NodeController {
             (_, Some(Stopped::Overdue)) => self.roll_back(name, Reason::Timeout, "it was not attached and confirmed in time"),
             (Ok(Some(Outcome::Done(seen))), None) => {
                 self.done(name, goal, *seen, purpose);
-                self.bear_with(name, drift);
+                if goal == Goal::Attached {
+                    self.found.insert(name.to_owned(), drift);
+                }
             }
             (Ok(Some(Outcome::Wait(wait, seen))), None) => {
                 let message = status::words_of_wait(name, wait, &seen);
@@ -224,6 +226,17 @@ impl NodeController {
             return self.failed(name, reason, why.to_owned());
         }
         self.roll_back(name, reason, why);
+    }
+
+    /// Weighs what this look has found. Flows are put up for all NICs by the first one that lacks them: the others would not seem to miss anything.
+    pub(super) fn bear_with_all(&mut self) {
+        let mut found = std::mem::take(&mut self.found);
+        if found.values().any(|drift| drift.contains(&FLOWS_LACK)) {
+            found.values_mut().filter(|drift| !drift.contains(&FLOWS_LACK)).for_each(|drift| drift.push(FLOWS_LACK));
+        }
+        for (name, drift) in found {
+            self.bear_with(&name, drift);
+        }
     }
 
     /// What others undo again and again is given up for now: the host is better off with its NIC as it was found.

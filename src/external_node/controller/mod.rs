@@ -90,6 +90,8 @@ pub struct NodeController {
     changed: bool,
     /// What woke it since the last look.
     triggers: BTreeSet<&'static str>,
+    /// What this look has found missing of those that are attached, and put right.
+    found: BTreeMap<String, Vec<&'static str>>,
     /// Whether the wishes were looked at since they are known.
     looked: bool,
     statuses: status::Moments,
@@ -110,6 +112,7 @@ impl NodeController {
             last_look: None,
             changed: true,
             triggers: BTreeSet::new(),
+            found: BTreeMap::new(),
             looked: false,
             statuses: status::Moments::default(),
         };
@@ -182,6 +185,7 @@ impl NodeController {
             }
             self.go_on(put_off, inbox);
         }
+        self.bear_with_all();
         self.parts.guardian.reap();
         self.triggers.clear();
         self.looked |= self.wishes.are_listed();
