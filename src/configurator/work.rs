@@ -139,9 +139,10 @@ impl Configurator {
         let counters = &self.parts.published.counters;
         for (step, outcome) in plan.steps.iter().zip(&applied.outcomes) {
             match outcome {
-                Outcome::Done(_) => {
+                Outcome::Done(done) => {
                     counters.steps_done.fetch_add(1, Ordering::Relaxed);
-                    if let Action::DeleteLink { link, open, because, .. } = &step.action {
+                    // What was gone already is not on its way out, and its index may be another link's by the end of the plan.
+                    if let (Action::DeleteLink { link, open, because, .. }, Done::Ok) = (&step.action, done) {
                         self.observed.note_reaping(*link);
                         if *open {
                             let link = step.subject.escape_debug();
