@@ -32,6 +32,11 @@ impl<'a> Planner<'a> {
         }
         let before = self.plan.steps.len();
         let subject = self.subject(key, end.netns);
+        // What is refused of a TAP that somebody else made may be done in part: it is ours before anything of it is changed.
+        if let Some(alias) = change.alias.take_if(|_| adopted && matches!(end.spec.kind, InterfaceKind::AutoTap { .. })) {
+            let mark = LinkChange { alias: Some(alias), ..LinkChange::default() };
+            after.push(self.push(key, &subject, Action::SetLink(Target::Existing(id), mark), after.clone()));
+        }
         if change != LinkChange::default() {
             let step = self.push(key, &subject, Action::SetLink(Target::Existing(id), change.clone()), after.clone());
             if change.name.is_some() {
