@@ -402,7 +402,12 @@ impl Handover {
         }
         config.leading = self.kernel.leading(&config)?;
         let config = self.for_journal(name, config)?;
-        let uplink = if seen.observation.nic == NicPlace::OwnName { uplink_name(name) } else { nic.name.clone() };
+        // One that stands behind a bridge already takes everybody's frames because the switch asked for that.
+        let (uplink, found) = if seen.observation.nic == NicPlace::OwnName {
+            (uplink_name(name), nic.clone())
+        } else {
+            (nic.name.clone(), nic.clone().without_promiscuity())
+        };
         self.journals.write(&Journal {
             intent: Intent::Attaching,
             boot_id: self.settings.boot_id.clone(),
@@ -416,7 +421,7 @@ impl Handover {
             guard: self.only_listens(),
             gone: false,
             ports: None,
-            nic: NicLink { name: name.to_owned(), ..nic.clone() },
+            nic: NicLink { name: name.to_owned(), ..found },
             config,
             given: Given::default(),
         })?;

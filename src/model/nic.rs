@@ -100,6 +100,12 @@ impl NicLink {
         self.flags & IFF_PROMISC != 0
     }
 
+    /// The same link, as if nobody had asked for that.
+    #[must_use]
+    pub fn without_promiscuity(self) -> Self {
+        Self { flags: self.flags & !IFF_PROMISC, ..self }
+    }
+
     /// Whether it is found under this name, also as an alternative one.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
