@@ -223,3 +223,24 @@ fn a_controller_in_the_band() {
     wait_plain(&host, "nic0", &before);
     assert_eq!(ovs.vsctl("get-controller br-int").trim(), "tcp:127.0.0.1:6653");
 }
+
+/// Somebody takes the database from a server that goes on: the switch serves nobody without it, and looks alive.
+#[test]
+fn a_database_that_is_taken_from_its_server() {
+    let host = Host::new();
+    let Moved { nic, before, ovs, etcd, agent: _agent } = Moved::start(&host, &interfaces());
+    let server = "ovs-appctl --timeout=10 -t /run/openvswitch/ovsdb-server.ctl ovsdb-server";
+    host.run(&format!("{server}/remove-db Open_vSwitch"));
+    wait_for(&etcd, "RETRYING", "OVS_UNREACHABLE", "");
+    eventually_long("the NIC has the addresses itself", || {
+        let addresses = host.run("ip address show dev nic0~");
+        if addresses.contains("10.199.0.2") { Ok(()) } else { Err(host.run("ip address")) }
+    });
+    wait_rescued(&host, &nic, "without a database");
+    host.run(&format!("{server}/add-db {}", host.path("ovs.db").display()));
+    wait_attached(&etcd, &["nic0"]);
+    nic.passes_all_but(5001, &[]);
+    assert!(ovs.vsctl("list-ports br-int").contains("nic0~"));
+    unwish(&etcd);
+    wait_given_back(&host, &etcd, "nic0", &before);
+}

@@ -85,6 +85,11 @@ pub(super) fn error_text(error: &Value) -> String {
     }
 }
 
+/// Whether an error of the server says that it has no such database (RFC 7047, section 4.1).
+pub(super) fn is_unknown_database(error: &str) -> bool {
+    error.starts_with("unknown database")
+}
+
 /// `id` of our probes.
 const PROBE: &str = "probe";
 
@@ -133,6 +138,7 @@ mod tests {
         assert_eq!(said(&json!({"id": 8, "error": "unknown method"})), answer(8, Err("unknown method".to_owned())));
         let error = json!({"id": 9, "error": {"error": "unknown database", "details": "no Nodb"}});
         assert_eq!(said(&error), answer(9, Err("unknown database: no Nodb".to_owned())));
+        assert!(is_unknown_database("unknown database: no Nodb") && !is_unknown_database("unknown method"));
         let echo = said(&json!({"method": "echo", "params": ["x"], "id": "echo"}));
         assert_eq!(echo, Ok(Message::Echo(json!({"result": ["x"], "error": null, "id": "echo"}))));
         assert_eq!(said(&json!({"id": "probe", "result": [], "error": null})), Ok(Message::ProbeAnswer));

@@ -271,7 +271,12 @@ impl<S: SessionSink> Reader<S> {
             self.lost(&problem);
             if told != problem {
                 tracing::warn!(server = %self.shared.options.target, %problem, "the Open vSwitch database is not reachable");
-                self.sink.tell(vec![OvsEvent::DatabaseLost(problem.clone())]);
+                let mut events = vec![OvsEvent::DatabaseLost(problem.clone())];
+                // `ovs-vswitchd` hears the same, and does not go on with what it knows as it does without a connection: it forwards nothing but now and then.
+                if message::is_unknown_database(&problem) {
+                    events.push(OvsEvent::SwitchLost(problem.clone()));
+                }
+                self.sink.tell(events);
                 told = problem;
             }
             if self.pause(backoff.wait()) {
