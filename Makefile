@@ -17,9 +17,10 @@ demo: setup ## Connect two namespaces, break the link by hand, watch it come bac
 test: setup ## Run every test: unit tests, and the real binary on the real kernel and etcd
 	cargo test --locked
 
-soak: setup ## Start, stop and crash microservices thousands of times; kill the agent hundreds of times while it moves a NIC (two hours or less)
+soak: setup ## Start, stop and crash microservices thousands of times; kill and hurt an agent that moves NICs hundreds of times (two and a half hours or less)
 	VNF_TEST_SOAK=1 cargo test --locked --test microservices_soak --test microservices_faults -- --nocapture --test-threads 2
 	VNF_TEST_SOAK=1 cargo test --locked --test external_node_kill again -- --nocapture
+	VNF_TEST_SOAK=1 cargo test --locked --test external_node_chaos -- --nocapture
 
 bench: setup ## Measure the agent beside the kernel alone (BENCH=--quick, or BENCH=--full with 10000 interfaces)
 	cargo bench --locked --bench scale -- $(BENCH)
