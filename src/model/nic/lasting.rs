@@ -97,12 +97,23 @@ impl NicConfig {
         if missing.is_whole() {
             return kept;
         }
-        kept.addresses = in_order(&wish, there);
+        kept.addresses = self.in_order(&wish, there);
         kept.take_missing_routes(&wish, &missing);
         kept.neighbours.extend(missing.missing_neighbours);
         // What is missing may have gone with a setting, as IPv6 addresses do; and without its settings it could not come back.
         (kept.sysctls, kept.link.mtu, kept.link.up) = (wish.sysctls, wish.link.mtu, wish.link.up);
         kept
+    }
+
+    /// The addresses of both, in the order in which they were found, and as they are there now where they are: the first one of a network is the one that the
+    /// host uses.
+    fn in_order(&self, wish: &NicConfig, there: &NicConfig) -> Vec<NicAddress> {
+        let in_wish = |address: &&NicAddress| wish.addresses.iter().any(|wished| wished.address() == address.address());
+        let now = |address: &NicAddress| there.addresses.iter().find(|found| found.address() == address.address()).cloned();
+        let known: HashSet<_> = self.addresses.iter().filter_map(NicAddress::address).collect();
+        let more = there.addresses.iter().filter(|address| address.address().is_none_or(|value| !known.contains(&value)));
+        let found = self.addresses.iter().filter_map(|address| now(address).or_else(|| Some(address).filter(in_wish).cloned()));
+        found.chain(more.cloned()).collect()
     }
 
     fn take_missing_routes(&mut self, wish: &NicConfig, missing: &Difference) {
@@ -115,14 +126,6 @@ impl NicConfig {
         self.leading.extend(led.map(|route| route.on_link(from, to)));
         self.routes.extend(routes.iter().map(|route| route.on_link(from, to)));
     }
-}
-
-/// The addresses of both, those of the wish in its order, and as they are there now where they are: the first one of a network is the one that the host uses.
-fn in_order(wish: &NicConfig, there: &NicConfig) -> Vec<NicAddress> {
-    let now = |address: &NicAddress| there.addresses.iter().find(|found| found.address() == address.address()).unwrap_or(address).clone();
-    let wished: HashSet<_> = wish.addresses.iter().filter_map(NicAddress::address).collect();
-    let more = there.addresses.iter().filter(|address| address.address().is_none_or(|value| !wished.contains(&value)));
-    wish.addresses.iter().map(now).chain(more.cloned()).collect()
 }
 
 #[cfg(test)]
@@ -150,6 +153,13 @@ mod tests {
         assert_eq!(kept.addresses, [address(2, None), address(3, None), address(9, None)]);
         assert_eq!(kept.routes, [route(7, 3, 60, BOOT), route(7, 1, 50, BOOT)]);
         assert_eq!((kept.link.ifindex, kept.sysctls), (7, found.sysctls));
+    }
+
+    #[test]
+    fn a_lease_that_was_first_stays_so() {
+        let found = NicConfig { addresses: vec![address(4, Some(100)), address(2, None), address(3, None)], ..config(2, Vec::new()) };
+        let there = NicConfig { addresses: vec![address(4, Some(50)), address(2, None)], ..config(7, Vec::new()) };
+        assert_eq!(found.kept_with(&there).addresses, [address(4, Some(50)), address(2, None), address(3, None)]);
     }
 
     #[test]
