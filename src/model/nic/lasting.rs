@@ -122,7 +122,8 @@ impl NicConfig {
         self.nexthops.retain(|object| !anew.contains(&object.id()));
         self.nexthops.extend(missing.missing_nexthops.iter().cloned());
         let routes = &missing.missing_routes;
-        let led = wish.leading.iter().filter(|leading| routes.iter().any(|route| route.key(from) == leading.key(from)));
+        let keys: HashSet<RouteKey> = routes.iter().map(|route| route.key(from)).collect();
+        let led = wish.leading.iter().filter(|leading| keys.contains(&leading.key(from)));
         self.leading.extend(led.map(|route| route.on_link(from, to)));
         self.routes.extend(routes.iter().map(|route| route.on_link(from, to)));
     }
