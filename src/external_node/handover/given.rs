@@ -102,7 +102,7 @@ impl Handover {
             return Ok(());
         }
         let there = self.kernel.read(port)?;
-        journal.config.follow_leases(&there);
+        journal.config.follow_passing(&there);
         journal.given = Given { port: 0, ..Given::seen(&journal.config, &there, name, true) };
         if journal.has_something_to_owe() {
             *unwritten = self.write_or_keep(name, journal);
@@ -111,17 +111,17 @@ impl Handover {
     }
 
     /// Notes what others have given to the port, or taken from it, since it was noted last; which rows its ports have, which were made anew; which leases
-    /// were renewed or let go; and what was found out about addresses since.
+    /// were renewed, or let go; and what was found out about addresses since.
     pub(super) fn follow(&mut self, name: &str, seen: &mut Seen) {
         let given = seen.given.take();
         let Some(journal) = &seen.journal else { return };
         let mut now = with_rows(journal.clone(), seen);
         now.given = given.unwrap_or(now.given);
-        if (now.config.has_undecided() || now.config.has_leases())
+        if (now.config.has_undecided() || now.config.has_passing())
             && let Some(Ok(there)) = port_of(seen).map(|port| self.kernel.read(port))
         {
             now.config.decide(&there);
-            now.config.follow_leases(&there);
+            now.config.follow_passing(&there);
         }
         if now == *journal {
             return;

@@ -14,7 +14,7 @@ impl NicConfig {
     /// What leans on one that a link does not have any more is none of it either: the kernel would refuse it.
     #[must_use]
     pub fn lasting(&self, there: &NicConfig) -> Self {
-        let mut lasting = self.without_gone(there, NicAddress::is_passing);
+        let mut lasting = self.without_gone(there);
         lasting.addresses.retain(|address| !address.is_passing());
         lasting.routes.retain(|route| !route.is_passing());
         lasting
@@ -26,17 +26,12 @@ impl NicConfig {
         self.addresses.iter().any(NicAddress::is_passing) || self.routes.iter().any(NicRoute::is_passing)
     }
 
-    /// Whether anything of it was leased.
-    #[must_use]
-    pub fn has_leases(&self) -> bool {
-        self.addresses.iter().any(NicAddress::is_leased) || self.routes.iter().any(NicRoute::is_dhcp)
-    }
-
-    /// Notes which leases were renewed on the link that has them now, and drops those that were let go there.
-    pub fn follow_leases(&mut self, there: &NicConfig) {
-        let mut now = self.without_gone(there, NicAddress::is_leased);
+    /// Drops what was there for a time only and is not on the link any more that has the rest now, and notes which leases were renewed there. What a router
+    /// tells again and again needs no note of how long it holds: another link hears it too.
+    pub fn follow_passing(&mut self, there: &NicConfig) {
+        let mut now = self.without_gone(there);
         let present: HashSet<RouteKey> = there.routes.iter().map(|route| route.key(there.link.ifindex)).collect();
-        now.routes.retain(|route| !route.is_dhcp() || present.contains(&route.key(self.link.ifindex)));
+        now.routes.retain(|route| !route.is_passing() || present.contains(&route.key(self.link.ifindex)));
         let later = there.taken_at.saturating_sub(self.taken_at);
         for address in now.addresses.iter_mut().filter(|address| address.is_leased()) {
             let found = there.addresses.iter().find(|found| found.address() == address.address());
@@ -48,11 +43,11 @@ impl NicConfig {
         *self = now;
     }
 
-    /// Without addresses of a kind that a link does not have any more, and without what the kernel takes away with them, or would not make without them.
-    fn without_gone(&self, there: &NicConfig, of_kind: impl Fn(&NicAddress) -> bool) -> Self {
+    /// Without passing addresses that a link does not have any more, and without what the kernel takes away with them, or would not make without them.
+    fn without_gone(&self, there: &NicConfig) -> Self {
         let mut config = self.clone();
         let present: HashSet<_> = there.addresses.iter().filter_map(NicAddress::address).collect();
-        let is_gone = |address: &NicAddress| of_kind(address) && address.address().is_some_and(|value| !present.contains(&value));
+        let is_gone = |address: &NicAddress| address.is_passing() && address.address().is_some_and(|value| !present.contains(&value));
         let (gone, kept): (Vec<NicAddress>, Vec<NicAddress>) = config.addresses.into_iter().partition(is_gone);
         config.addresses = kept;
         if gone.is_empty() {
@@ -217,7 +212,7 @@ mod tests {
         let found = NicConfig { taken_at: 1000, ..leased(2, 2, &[network(2, 2), route(2, 1, 50, BOOT), route(2, 1, 60, DHCP)]) };
         let followed = |there: &NicConfig| {
             let mut config = found.clone();
-            config.follow_leases(there);
+            config.follow_passing(there);
             config
         };
         let there = NicConfig { taken_at: 1050, ..leased(2, 7, &[network(7, 2), route(7, 1, 60, DHCP)]) };
@@ -227,6 +222,6 @@ mod tests {
         let without_route = NicConfig { routes: vec![network(7, 2)], ..there.clone() };
         assert_eq!(followed(&without_route).routes, [network(2, 2), route(2, 1, 50, BOOT)], "only the route of the lease was let go");
         assert_eq!(followed(&config(7, Vec::new())), NicConfig { taken_at: 1000, ..config(2, Vec::new()) });
-        assert!(found.has_leases() && !followed(&config(7, Vec::new())).has_leases());
+        assert!(found.has_passing() && !followed(&config(7, Vec::new())).has_passing());
     }
 }
