@@ -31,7 +31,7 @@ They are read at the start.
 - `--ovs-db`: the agent looks into the database that it is told, not into one of before. Delete the node's key before you name another one, and write it again afterwards.
 - `--ovs-datapath` counts only when the bridge is made: that of a bridge that is there is never changed. `system` is the kernel's; `netdev` the one in user space.
 - `--node-confirm-timeout` must be longer than the host may need to hear of its store again. Too short, and each attachment is undone.
-- `--node-managed-nic allow`: tell the DHCP client, systemd-networkd or NetworkManager to leave the NIC alone, or it goes on changing what the agent repairs.
+- `--node-managed-nic allow`: a DHCP client that goes by the NIC's name may go on, and its leases are followed; tell systemd-networkd or NetworkManager to leave the NIC alone, or it goes on changing what the agent repairs.
 - A database at `tcp:host:port` is spoken to in the clear. The switch must be on this host all the same: flows are written through the bridge's socket, beside that of the
   database, or in `/var/run/openvswitch`.
 

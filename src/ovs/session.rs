@@ -269,14 +269,14 @@ impl<S: SessionSink> Reader<S> {
                 Err(problem) => problem,
             };
             self.lost(&problem);
+            // `ovs-vswitchd` hears the same, and does not go on with what it knows as it does without a connection: it forwards nothing but now and then. Each
+            // time, as whoever has learned otherwise by its socket must hear that it is so.
+            if message::is_unknown_database(&problem) {
+                self.sink.tell(vec![OvsEvent::SwitchLost(problem.clone())]);
+            }
             if told != problem {
                 tracing::warn!(server = %self.shared.options.target, %problem, "the Open vSwitch database is not reachable");
-                let mut events = vec![OvsEvent::DatabaseLost(problem.clone())];
-                // `ovs-vswitchd` hears the same, and does not go on with what it knows as it does without a connection: it forwards nothing but now and then.
-                if message::is_unknown_database(&problem) {
-                    events.push(OvsEvent::SwitchLost(problem.clone()));
-                }
-                self.sink.tell(events);
+                self.sink.tell(vec![OvsEvent::DatabaseLost(problem.clone())]);
                 told = problem;
             }
             if self.pause(backoff.wait()) {
