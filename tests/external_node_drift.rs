@@ -72,6 +72,7 @@ impl<'h> Bed<'h> {
 fn links_addresses_and_routes() {
     let host = Host::new();
     let mut bed = Bed::new(&host);
+    host.run("ip link add foreign0 up type bridge");
     for change in [
         "ip address del 10.199.0.2/24 dev nic0",
         "ip address del fd99:199::2/64 dev nic0",
@@ -88,6 +89,8 @@ fn links_addresses_and_routes() {
         "ip link set nic0~ name other0",
         "ip link set nic0 name other0",
         "ip address add 10.199.0.2/24 dev nic0~",
+        "ip link set nic0 master foreign0",
+        "ip link set nic0~ master foreign0",
         "nft flush ruleset",
     ] {
         let before = repairs(&bed.agent);

@@ -10,8 +10,8 @@ use support::Host;
 use vnf_agent::external_node::handover::Outcome;
 use vnf_agent::external_node::phase::{Goal, Step};
 
-/// What takes something that lasts from the port, or all of a family.
-const TAKES: [&str; 9] = [
+/// What takes something that lasts from the port, or all of a family, or all frames.
+const TAKES: [&str; 11] = [
     "ip -4 address flush dev nic0",
     "ip -6 address flush dev nic0",
     "ip address flush dev nic0",
@@ -21,6 +21,8 @@ const TAKES: [&str; 9] = [
     "ip link set nic0 down",
     "ip link set nic0 mtu 600",
     "sysctl -q -w net.ipv6.conf.nic0.disable_ipv6=1",
+    "ip link set nic0 master foreign0",
+    "ip link set nic0~ master foreign0",
 ];
 
 /// Before anything was looked at, and between the look and the step that notes what goes back.
@@ -28,6 +30,7 @@ const TAKES: [&str; 9] = [
 fn what_is_taken_right_before_the_way_back() {
     let host = Host::with_netns(&["net"]);
     furnish(&host);
+    host.run("ip link add foreign0 up type bridge");
     let before = digest(&host, "nic0");
     let ovs = host.start_ovs();
     ovs.add_bridge(BRIDGE);

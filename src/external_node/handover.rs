@@ -386,6 +386,11 @@ impl Handover {
         {
             tracing::warn!(nic = name, %error, "the NIC goes on taking everybody's frames");
         }
+        if nic.master != 0
+            && let Err(error) = self.kernel.release(nic)
+        {
+            tracing::warn!(nic = name, %error, "the NIC stays in a bridge or bond that somebody put it into");
+        }
         self.kernel.rename(nic, name, &journal.config)?;
         Ok(())
     }

@@ -70,10 +70,16 @@ pub(super) fn guarded(nic: Option<&NicLink>, journal: Option<&Journal>, boot_id:
     }
 }
 
-/// Whether the uplink is up and has the NIC's hardware address, and both links have the host's MTU.
+/// Whether the uplink is up and has the NIC's hardware address, both links have the host's MTU, and nobody has put them into a bridge or bond.
 pub(super) fn links_fit(journal: &Journal, nic: Option<&NicLink>, port: Option<&NicLink>) -> bool {
     let mtu = |link: Option<&NicLink>| link.is_none_or(|link| link.mtu == journal.config.link.mtu);
-    nic.is_none_or(|nic| nic.up && nic.mac == journal.nic.mac) && mtu(nic) && mtu(port)
+    let is_free = |link: Option<&NicLink>| link.is_none_or(|link| !is_enslaved(journal, link));
+    nic.is_none_or(|nic| nic.up && nic.mac == journal.nic.mac) && mtu(nic) && mtu(port) && is_free(nic) && is_free(port)
+}
+
+/// Whether somebody has put one of the two links into a bridge or bond, which takes its frames. The kernel's datapath is the master of a NIC itself.
+pub(super) fn is_enslaved(journal: &Journal, link: &NicLink) -> bool {
+    link.master != 0 && (journal.guard || is_internal(link))
 }
 
 /// Whether nobody serves a port of the user-space datapath.

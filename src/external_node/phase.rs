@@ -104,7 +104,8 @@ pub struct Observation {
     pub more_on_port: bool,
     /// The ports.
     pub rows: Rows,
-    /// Whether the uplink is up with the NIC's hardware address, and both links have the MTU that they shall have; only looked at behind the bridge.
+    /// Whether the uplink is up with the NIC's hardware address, both links have the MTU that they shall have, and neither is in a bridge or bond of others;
+    /// only looked at behind the bridge.
     pub links_fit: bool,
     /// Whether the flows are there.
     pub flows: bool,
@@ -129,7 +130,7 @@ pub enum Step {
     Rename,
     /// Make both ports in one transaction, and wait until they are usable.
     CreatePorts,
-    /// Set the uplink up, its hardware address, and both MTUs.
+    /// Set the uplink up, its hardware address, and both MTUs, and take both out of bridges of others.
     MendLinks,
     /// Install the flows.
     InstallFlows,
@@ -415,7 +416,7 @@ pub fn lacks(seen: &Observation) -> Vec<&'static str> {
         (seen.holder == NameHolder::Foreign, "another link has its name"),
         (seen.holder == NameHolder::NobodyElse, "its port is not there"),
         (seen.rows != Rows::Ready, "its ports in the database are missing or cannot be used"),
-        (!seen.links_fit, "its uplink is down or has another hardware address, or a link has another MTU"),
+        (!seen.links_fit, "its uplink is down or has another hardware address, or a link has another MTU or is in another bridge"),
         (!seen.flows, FLOWS_LACK),
         (seen.on_port != Share::All, "settings, addresses or routes are missing on its port"),
         (seen.on_nic != Share::None, "addresses or routes are on the uplink"),

@@ -87,7 +87,9 @@ pub fn words(step: Step, names: &Names) -> String {
         Step::MarkDetaching => format!("write the present configuration of {host} into the journal, with the way leading back"),
         Step::Rename => format!("rename {host} to {uplink} and free the name {host}"),
         Step::CreatePorts => format!("make the ports {uplink} and {host} (internal) on bridge {bridge} and wait until both can be used"),
-        Step::MendLinks => format!("set {uplink} up, and its hardware address and the MTU of {uplink} and {host} to those in the journal"),
+        Step::MendLinks => format!(
+            "take {uplink} and {host} out of bridges of others, set {uplink} up, and its hardware address and the MTU of both to those in the journal"
+        ),
         Step::InstallFlows => format!("install the flows between {uplink} and {host}"),
         Step::KeepOfNic => format!("write what the NIC was given since into the journal, and give it to the port {host}"),
         Step::KeepOfPort => format!("write what the port {host} was given since into the journal, and give it to the NIC"),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::external_node::handover::{Handover, HandoverError, Purpose, Seen, notes_of};
-use crate::external_node::identify::is_made_anew;
+use crate::external_node::identify::{is_enslaved, is_made_anew};
 use crate::external_node::journal::{Intent, Journal};
 use crate::external_node::phase::{Rows, Share};
 use crate::model::nic::NicLink;
@@ -111,6 +111,9 @@ impl Handover {
     }
 
     pub(super) fn mend_links(&mut self, nic: &NicLink, port: &NicLink, journal: &Journal) -> Result<(), HandoverError> {
+        for link in [nic, port].into_iter().filter(|link| is_enslaved(journal, link)) {
+            self.kernel.release(link)?;
+        }
         self.kernel.set_up(nic, true)?;
         if let Some(mac) = journal.nic.mac().filter(|_| nic.mac != journal.nic.mac) {
             self.kernel.set_mac(nic, mac)?;

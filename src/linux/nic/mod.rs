@@ -174,6 +174,14 @@ impl NicKernel {
         write::set_mac(self, link, mac).map_err(|failure| failure.attempting(attempted()))
     }
 
+    /// Takes a link out of the bridge or bond whose port it is.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn release(&mut self, link: &NicLink) -> Result<(), KernelError> {
+        rename::release(self, link).map_err(|failure| failure.attempting(format!("take {} out of its bridge", link.name)))
+    }
+
     /// Ends that a link takes everybody's frames (`IFF_PROMISC`).
     ///
     /// # Errors

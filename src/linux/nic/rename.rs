@@ -47,6 +47,13 @@ pub(super) fn end_promiscuity(kernel: &mut NicKernel, link: &NicLink) -> Result<
     kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
 }
 
+/// Takes a link out of the bridge or bond whose port it is.
+pub(super) fn release(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Failure> {
+    let message = LinkUnspec::new_with_index(NicKernel::index(link)?.get()).nocontroller().build();
+    let request = Request::write(RouteNetlinkMessage::SetLink(message), 0);
+    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+}
+
 fn down_and_up(kernel: &mut NicKernel, link: &NicLink, name: &HostIfName, wish: &NicConfig) -> Result<(), KernelError> {
     let attempted = format!("rename {} to {name} while it is down", link.name);
     write::set_link(kernel, link, None, Some(false)).map_err(|failure| failure.attempting(attempted.clone()))?;
