@@ -43,15 +43,13 @@ pub(super) fn rename(kernel: &mut NicKernel, link: &NicLink, to: &str, wish: &Ni
 /// Ends that a link takes everybody's frames: a switch in user space that is killed leaves it so.
 pub(super) fn end_promiscuity(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Failure> {
     let message = LinkUnspec::new_with_index(NicKernel::index(link)?.get()).promiscuous(false).build();
-    let request = Request::write(RouteNetlinkMessage::SetLink(message), 0);
-    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+    write::perform(kernel, Request::write(RouteNetlinkMessage::SetLink(message), 0))
 }
 
 /// Takes a link out of the bridge or bond whose port it is.
 pub(super) fn release(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Failure> {
     let message = LinkUnspec::new_with_index(NicKernel::index(link)?.get()).nocontroller().build();
-    let request = Request::write(RouteNetlinkMessage::SetLink(message), 0);
-    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+    write::perform(kernel, Request::write(RouteNetlinkMessage::SetLink(message), 0))
 }
 
 fn down_and_up(kernel: &mut NicKernel, link: &NicLink, name: &HostIfName, wish: &NicConfig) -> Result<(), KernelError> {
@@ -70,7 +68,7 @@ fn down_and_up(kernel: &mut NicKernel, link: &NicLink, name: &HostIfName, wish: 
 fn set_name(kernel: &mut NicKernel, link: &NicLink, name: &HostIfName) -> Result<(), Failure> {
     let change = LinkChange { name: Some(name.clone()), ..LinkChange::default() };
     let Some(request) = encode::set_link(NicKernel::index(link)?, &change) else { return Ok(()) };
-    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+    write::perform(kernel, request)
 }
 
 /// Removes the link's old name from its alternative ones.
@@ -82,5 +80,5 @@ fn free_name(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Failure> {
     }
     let names = LinkAttribute::PropList(vec![Prop::AltIfName(link.name.clone())]);
     let message = LinkUnspec::new_with_index(index.get()).append_extra_attribute(names).build();
-    kernel.socket()?.perform(&[Request::write(RouteNetlinkMessage::DelLinkProp(message), 0)], |_, _, _| {}).into_iter().collect()
+    write::perform(kernel, Request::write(RouteNetlinkMessage::DelLinkProp(message), 0))
 }

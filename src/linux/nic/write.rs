@@ -211,28 +211,29 @@ pub(super) fn remove_routes(kernel: &mut NicKernel, gone: &NicConfig, link: &Nic
     problems.into_result()
 }
 
+/// Makes one request, whose answer says nothing but whether it was done.
+pub(super) fn perform(kernel: &mut NicKernel, request: Request) -> Result<(), Failure> {
+    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+}
+
 /// Changes MTU and state of a link, in one request.
 pub(super) fn set_link(kernel: &mut NicKernel, link: &NicLink, mtu: Option<u32>, up: Option<bool>) -> Result<(), Failure> {
     let change = LinkChange { mtu, up, ..LinkChange::default() };
     let Some(request) = encode::set_link(NicKernel::index(link)?, &change) else { return Ok(()) };
-    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+    perform(kernel, request)
 }
 
 /// Changes the hardware address of a link.
 pub(super) fn set_mac(kernel: &mut NicKernel, link: &NicLink, mac: MacAddr) -> Result<(), Failure> {
     let change = LinkChange { mac: Some(mac), ..LinkChange::default() };
     let Some(request) = encode::set_link(NicKernel::index(link)?, &change) else { return Ok(()) };
-    kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect()
+    perform(kernel, request)
 }
 
 /// Removes a link; one that is gone already is gone.
 pub(super) fn remove_link(kernel: &mut NicKernel, link: &NicLink) -> Result<(), Failure> {
     let request = encode::delete_link(NicKernel::index(link)?);
-    let answers: Result<Vec<()>, Failure> = kernel.socket()?.perform(&[request], |_, _, _| {}).into_iter().collect();
-    match answers {
-        Err(failure) if !failure.is(Errno::ENODEV) => Err(failure),
-        _ => Ok(()),
-    }
+    perform(kernel, request).or_else(|failure| if failure.is(Errno::ENODEV) { Ok(()) } else { Err(failure) })
 }
 
 pub(super) fn kept(kind: u16, message: &Message, flags: u16) -> Request {
