@@ -110,6 +110,8 @@ pub struct Seen {
     pub rerouted: Option<NicConfig>,
     /// What others gave to the port, where that is not what the journal says.
     pub given: Option<Given>,
+    /// The journal's configuration with what was found out about addresses since, and of leases, where that is something else.
+    pub followed: Option<NicConfig>,
     /// Why the step before this look was not done, where the way went on without it.
     pub undone: Option<String>,
 }
@@ -233,7 +235,7 @@ impl Handover {
         };
         let port = holder.as_ref().filter(|_| held == NameHolder::Port);
         let port_serves = held == NameHolder::Port && matches!(rows, Rows::Ready | Rows::Unknown);
-        let Shares { on_nic, on_port, more_on_nic, more_on_port, rerouted, given } =
+        let Shares { on_nic, on_port, more_on_nic, more_on_port, rerouted, given, followed } =
             self.shares(journal.as_ref(), nic.as_ref(), port, place, port_serves)?;
         // A switch that does not answer would only keep us waiting.
         let answers = !matches!(rows, Rows::Unknown | Rows::Dead) && self.switch_answers();
@@ -261,7 +263,7 @@ impl Handover {
             journal: journal.as_ref().map_or(JournalState::None, |journal| journal.intent.into()),
         };
         let on_the_port = port.map(|port| standing_on(port, &links)).unwrap_or_default();
-        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port, rerouted, given, undone: None })
+        Ok(Seen { observation, nic, holder, pair, journal, claim, on_the_port, rerouted, given, followed, undone: None })
     }
 
     fn rows(

@@ -113,16 +113,11 @@ impl Handover {
     /// Notes what others have given to the port, or taken from it, since it was noted last; which rows its ports have, which were made anew; which leases
     /// were renewed, or let go; and what was found out about addresses since.
     pub(super) fn follow(&mut self, name: &str, seen: &mut Seen) {
-        let given = seen.given.take();
+        let (given, followed) = (seen.given.take(), seen.followed.take());
         let Some(journal) = &seen.journal else { return };
         let mut now = with_rows(journal.clone(), seen);
         now.given = given.unwrap_or(now.given);
-        if (now.config.has_undecided() || now.config.has_passing())
-            && let Some(Ok(there)) = port_of(seen).map(|port| self.kernel.read(port))
-        {
-            now.config.decide(&there);
-            now.config.follow_passing(&there);
-        }
+        now.config = followed.unwrap_or(now.config);
         if now == *journal {
             return;
         }

@@ -16,6 +16,8 @@ pub(super) struct Shares {
     pub(super) rerouted: Option<NicConfig>,
     /// What others gave to the port, where that is not what the journal says.
     pub(super) given: Option<Given>,
+    /// The journal's configuration with what the port shows to have been found out about addresses, and of leases, where that is something else.
+    pub(super) followed: Option<NicConfig>,
 }
 
 impl Handover {
@@ -34,7 +36,7 @@ impl Handover {
             let given = |config: &Option<NicConfig>| config.as_ref().is_some_and(|config| !config.given_addresses().is_empty());
             let share = |all: bool| if all { Share::All } else { Share::None };
             let (on_nic, on_port) = (share(plain || given(&there)), share(given(&there_port)));
-            return Ok(Shares { on_nic, on_port, more_on_nic: false, more_on_port: false, rerouted: None, given: None });
+            return Ok(Shares { on_nic, on_port, more_on_nic: false, more_on_port: false, rerouted: None, given: None, followed: None });
         };
         let wish = &journal.config;
         let on_its_way_back = journal.intent == Intent::Detaching;
@@ -60,11 +62,11 @@ impl Handover {
         };
         let everything = journal.everything();
         let has_more = |there: &Option<NicConfig>| there.as_ref().is_some_and(|there| difference(&everything, there, false).has_more());
-        let given =
-            there_port.as_ref().filter(|_| journal.intent == Intent::Attached).map(|there| Given::seen(wish, there, journal.name(), false));
-        let given = given.filter(|given| !given.is_as(&journal.given));
+        let attached = there_port.as_ref().filter(|_| journal.intent == Intent::Attached);
+        let given = attached.map(|there| Given::seen(wish, there, journal.name(), false)).filter(|given| !given.is_as(&journal.given));
+        let followed = attached.and_then(|there| wish.followed(there));
         let links: Vec<&NicConfig> = [&there_port, &there].into_iter().flatten().collect();
         let rerouted = wish.with_replaced_routes(&links);
-        Ok(Shares { on_nic, on_port, more_on_nic: has_more(&there), more_on_port: has_more(&there_port), rerouted, given })
+        Ok(Shares { on_nic, on_port, more_on_nic: has_more(&there), more_on_port: has_more(&there_port), rerouted, given, followed })
     }
 }

@@ -26,6 +26,18 @@ impl NicConfig {
         self.addresses.iter().any(NicAddress::is_passing) || self.routes.iter().any(NicRoute::is_passing)
     }
 
+    /// This as the link shows it that has it now: with what was found out about addresses there, and of what passes. `None` where that is the same.
+    #[must_use]
+    pub fn followed(&self, there: &NicConfig) -> Option<NicConfig> {
+        if !self.has_undecided() && !self.has_passing() {
+            return None;
+        }
+        let mut now = self.clone();
+        now.decide(there);
+        now.follow_passing(there);
+        (now != *self).then_some(now)
+    }
+
     /// Drops what was there for a time only and is not on the link any more that has the rest now, and notes which leases were renewed there. What a router
     /// tells again and again needs no note of how long it holds: another link hears it too.
     pub fn follow_passing(&mut self, there: &NicConfig) {
