@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use node_support::*;
-use serde_json::{Value, json};
+use serde_json::json;
 use support::{Agent, Dice, Etcd, Host, Nic, Ovs, eventually_ok};
 
 const NICS: [&str; 2] = ["nic0", "nic1"];
@@ -88,11 +88,11 @@ const FAULTS: [Fault; 25] = [
     at_once("a port is closed", |field, nic| field.ofctl(&format!("mod-port br-int {nic} no-forward"))),
     at_once("the nftables are flushed", |field, _| drop(field.host.try_run("nft flush ruleset"))),
     at_once("the NIC has another hardware address", |field, nic| field.ip(&format!("link set {nic}~ address 02:00:00:00:00:99"))),
-    at_once("IPv4 is flushed", |field, nic| field.take(nic, "-4 address flush dev")),
-    at_once("IPv6 is flushed", |field, nic| field.take(nic, "-6 address flush dev")),
-    at_once("all is flushed", |field, nic| field.take(nic, "address flush dev")),
-    at_once("routes are flushed", |field, nic| field.take(nic, "route flush dev")),
-    at_once("the port is down", |field, nic| field.take(nic, "link set down dev")),
+    at_once("IPv4 is flushed", |field, nic| on_port(field.host, nic, "-4 address flush dev")),
+    at_once("IPv6 is flushed", |field, nic| on_port(field.host, nic, "-6 address flush dev")),
+    at_once("all is flushed", |field, nic| on_port(field.host, nic, "address flush dev")),
+    at_once("routes are flushed", |field, nic| on_port(field.host, nic, "route flush dev")),
+    at_once("the port is down", |field, nic| on_port(field.host, nic, "link set down dev")),
     at_once("it is rolled back by hand", |field, _| field.ask("rollback")),
     at_once("it is confirmed by hand", |field, _| field.ask("confirm")),
 ];
@@ -119,15 +119,6 @@ impl<'h> Field<'h> {
 
     fn ofctl(&self, words: &str) {
         let _the_switch_may_be_away = self.host.try_run(&format!("ovs-ofctl --timeout=2 -O OpenFlow15 {words}"));
-    }
-
-    /// Takes something from the port, by its own index: the NIC may have its name by the time.
-    fn take(&self, nic: &str, words: &str) {
-        let shown = self.host.try_run(&format!("ip -d -j link show dev {nic}")).unwrap_or_default();
-        let links: Vec<Value> = serde_json::from_str(&shown).unwrap_or_default();
-        if let Some(port) = links.iter().find(|link| link["linkinfo"]["info_kind"] == "tun") {
-            self.ip(&format!("{words} if{}", port["ifindex"]));
-        }
     }
 
     fn ask(&self, what: &str) {

@@ -271,19 +271,14 @@ fn flows_that_somebody_removes_all_the_time() {
 fn an_address_that_somebody_takes_all_the_time() {
     let host = Host::new();
     let bed = Bed::new(&host);
-    let disturb = || {
-        // By the port's own index: the NIC may have its name by the time.
-        let shown = host.try_run("ip -d -j link show dev nic0").unwrap_or_default();
-        let links: Vec<Value> = serde_json::from_str(&shown).unwrap_or_default();
-        if let Some(port) = links.iter().find(|link| link["linkinfo"]["info_kind"] == "tun") {
-            let _it_may_be_gone = host.try_run(&format!("ip address del 10.199.0.2/24 dev if{}", port["ifindex"]));
-        }
-    };
-    while_disturbed(disturb, || {
-        wait_for(&bed.etcd, "RETRYING", "CONTENDED", "everything was undone");
-        wait_plain(&host, "nic0", &bed.before);
-        wait_reachable(&host, &bed.nic, "while somebody takes an address from the port");
-    });
+    while_disturbed(
+        || on_port(&host, "nic0", "address del 10.199.0.2/24 dev"),
+        || {
+            wait_for(&bed.etcd, "RETRYING", "CONTENDED", "everything was undone");
+            wait_plain(&host, "nic0", &bed.before);
+            wait_reachable(&host, &bed.nic, "while somebody takes an address from the port");
+        },
+    );
     wait_attached(&bed.etcd, &["nic0"]);
     bed.given_back();
 }

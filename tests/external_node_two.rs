@@ -6,7 +6,36 @@ mod support;
 use nix::sys::signal::Signal;
 use node_support::*;
 use serde_json::json;
-use support::{Host, eventually};
+use support::{Agent, Etcd, Host, Nic, Ovs, eventually};
+
+const NICS: [&str; 2] = ["nic0", "nic1"];
+
+/// Both behind the bridge, and all who had a part in that; dropped in the order of the fields.
+struct Both<'h> {
+    agent: Agent<'h>,
+    etcd: Etcd<'h>,
+    ovs: Ovs<'h>,
+    nics: [Nic<'h>; 2],
+    before: [Vec<String>; 2],
+}
+
+impl<'h> Both<'h> {
+    fn start(host: &'h Host) -> Self {
+        let nics = [host.add_nic("nic0", 0), host.add_nic("nic1", 1)];
+        let before = NICS.map(|name| settled_shape(host, name));
+        let ovs = host.start_ovs();
+        let etcd = host.start_etcd();
+        let agent = agent(host).started();
+        wish(&etcd, &json!([{"name": "nic0"}, {"name": "nic1"}]));
+        wait_attached(&etcd, &NICS);
+        Self { agent, etcd, ovs, nics, before }
+    }
+
+    fn given_back(&self, host: &Host) {
+        unwish(&self.etcd);
+        NICS.iter().zip(&self.before).for_each(|(name, before)| wait_given_back(host, &self.etcd, name, before));
+    }
+}
 
 /// C85: chosen by addresses, by name, by hardware address; turned round; one of them given up.
 #[test]
@@ -93,13 +122,8 @@ fn one_fails_and_the_other_stays() {
 #[test]
 fn no_nic_waits_for_the_ports_of_another() {
     let host = Host::new();
-    let nics = [host.add_nic("nic0", 0), host.add_nic("nic1", 1)];
-    let before = ["nic0", "nic1"].map(|name| settled_shape(&host, name));
-    let ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let agent = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}, {"name": "nic1"}]));
-    wait_attached(&etcd, &["nic0", "nic1"]);
+    let both = Both::start(&host);
+    let Both { agent, etcd, ovs, nics, .. } = &both;
     let so_far = agent.log().len();
     ovs.signal_switch(Signal::SIGSTOP);
     let log = eventually_long("ports are waited for", || {
@@ -107,41 +131,33 @@ fn no_nic_waits_for_the_ports_of_another() {
         if log.contains("step=CreatePorts") { Ok(log) } else { Err(log) }
     });
     let (first, _) = log.split_once("step=CreatePorts").expect("it is there");
-    for name in ["nic0", "nic1"] {
+    for name in NICS {
         let is_rescued = |line: &str| line.contains("step=CopyToNic") && line.contains(&format!("nic=\"{name}\""));
         assert!(first.lines().any(is_rescued), "{name}: {log}");
     }
     nics.iter().for_each(|nic| wait_reachable(&host, nic, "while the switch hangs"));
     ovs.signal_switch(Signal::SIGCONT);
-    wait_attached(&etcd, &["nic0", "nic1"]);
+    wait_attached(etcd, &NICS);
     nics.iter().zip([5001, 5002]).for_each(|(nic, port)| nic.passes_all_but(port, &[]));
-    unwish(&etcd);
-    ["nic0", "nic1"].iter().zip(&before).for_each(|(name, before)| wait_given_back(&host, &etcd, name, before));
+    both.given_back(&host);
 }
 
 /// Flows are put up for all at once, by whichever NIC is looked at first; who removes them again and again does it to all.
 #[test]
 fn flows_of_both_that_somebody_removes_all_the_time() {
     let host = Host::new();
-    let nics = [host.add_nic("nic0", 0), host.add_nic("nic1", 1)];
-    let before = ["nic0", "nic1"].map(|name| settled_shape(&host, name));
-    let _ovs = host.start_ovs();
-    let etcd = host.start_etcd();
-    let _agent = agent(&host).started();
-    wish(&etcd, &json!([{"name": "nic0"}, {"name": "nic1"}]));
-    wait_attached(&etcd, &["nic0", "nic1"]);
+    let both = Both::start(&host);
     while_disturbed(
         || remove_flows(&host),
         || {
             eventually_long("both are given back at once", || {
-                let now = status(&etcd);
+                let now = status(&both.etcd);
                 let is_plain = |name: &&str| interface(&now, name)["phase"] == "PLAIN";
-                if now["reason"] == "CONTENDED" && ["nic0", "nic1"].iter().all(is_plain) { Ok(()) } else { Err(now) }
+                if now["reason"] == "CONTENDED" && NICS.iter().all(is_plain) { Ok(()) } else { Err(now) }
             });
-            nics.iter().for_each(|nic| wait_reachable(&host, nic, "while somebody removes flows"));
+            both.nics.iter().for_each(|nic| wait_reachable(&host, nic, "while somebody removes flows"));
         },
     );
-    wait_attached(&etcd, &["nic0", "nic1"]);
-    unwish(&etcd);
-    ["nic0", "nic1"].iter().zip(&before).for_each(|(name, before)| wait_given_back(&host, &etcd, name, before));
+    wait_attached(&both.etcd, &NICS);
+    both.given_back(&host);
 }

@@ -360,3 +360,12 @@ pub fn remove_flows(host: &Host) {
     let _its_outcome_does_not_matter =
         host.command("", "ovs-ofctl").args(["--timeout=10", "-O", "OpenFlow15", "del-flows", "br-int"]).output();
 }
+
+/// Runs `ip` with these words on the port that has a NIC's name, if it is one, by its own index: the NIC may have the name by the time.
+pub fn on_port(host: &Host, nic: &str, words: &str) {
+    let shown = host.try_run(&format!("ip -d -j link show dev {nic}")).unwrap_or_default();
+    let links: Vec<Value> = serde_json::from_str(&shown).unwrap_or_default();
+    if let Some(port) = links.iter().find(|link| link["linkinfo"]["info_kind"] == "tun") {
+        let _it_may_be_gone = host.try_run(&format!("ip {words} if{}", port["ifindex"]));
+    }
+}
